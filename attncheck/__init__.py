@@ -1,0 +1,31 @@
+"""attncheck: regression tests for the behaviour of attention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attncheck.core.errors import AttentionWarning as AttentionWarning
+    from attncheck.engine.check import check as check
+    from attncheck.engine.observe import observe as observe
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "AttentionWarning": "attncheck.core.errors",
+    "check": "attncheck.engine.check",
+    "observe": "attncheck.engine.observe",
+}
+"""Public name -> module. Imported on first use: pytest loads this package in every project where it is installed."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

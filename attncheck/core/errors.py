@@ -1,0 +1,89 @@
+"""One error family. What each means for a test: Unavailable skips, MeasurementError errs, SpecError refuses the file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class AttncheckError(Exception):
+    """Base of everything that attncheck raises on purpose."""
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A position in a spec file; line and column count from 1."""
+
+    path: str
+    line: int
+    column: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One mistake in a spec: where, what was found, what is allowed, and the nearest known name."""
+
+    place: Place
+    found: str
+    allowed: str = ""
+    nearest: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.place}: {self.found}"
+        if self.allowed:
+            text += f"; allowed: {self.allowed}"
+        if self.nearest:
+            text += f"; did you mean {self.nearest!r}?"
+        return text
+
+
+class SpecError(AttncheckError):
+    """A spec file with one or more mistakes, all of them listed."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(sorted(problems))
+        count = len(self.problems)
+        super().__init__(f"{count} problem{'s' if count != 1 else ''}:\n" + "\n".join(map(str, self.problems)))
+
+
+class Unavailable(AttncheckError):
+    """A model, package or device that is not here. `remedy` is the exact command or setting that brings it."""
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        self.reason, self.remedy = reason, remedy
+        super().__init__(f"{reason}; {remedy}" if remedy else reason)
+
+
+class MeasurementError(AttncheckError):
+    """Something could not be measured: never a pass, never a failure of the claim."""
+
+
+class Undecided(MeasurementError):
+    """An estimate too wide to decide the claim. `places` are the undecided cells (dim -> coordinate), to be measured exactly."""
+
+    def __init__(self, message: str, places: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.places = tuple(dict(place) for place in places)
+        super().__init__(message)
+
+
+class NotObservable(MeasurementError):
+    """Attention ran that no capture route could see; the message names what was missed and what to do."""
+
+
+class AttentionWarning(UserWarning):
+    """A property of `level: warn` that does not hold; `-W error::attncheck.AttentionWarning` makes it fail."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name closest to `name`, or an empty string. The same letters in another case are closest of all."""
+    names = list(known)
+    for other in names:
+        if other.lower() == str(name).lower():
+            return other
+    found = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
+    return found[0] if found else ""

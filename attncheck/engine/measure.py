@@ -1,0 +1,211 @@
+"""One pass: load the subject, run it once on its input, reduce every attention call to the requests, put the layers together."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attncheck.core.errors import AttncheckError, MeasurementError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attncheck.core.definitions import PassKey, Request, SubjectDefinition
+    from attncheck.core.evidence import Feed, LoadedSubject
+    from attncheck.instruments.session import Session, Wanted
+
+SUBJECTS_HELD = 2
+"""Loaded models that stay in memory, the most recently used ones; tests come grouped by subject."""
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """What the command line says about measuring; device and dtype are in the subject's definition by now."""
+
+    root: Path | None = None
+    trust_remote_code: bool = False
+    device: str | None = None
+    dtype: str | None = None
+    progress: Callable[[str], None] | None = None
+
+
+@dataclass
+class Measured:
+    """What a pass gave: a Dataset or an error for each request key, and notes that belong to all of them."""
+
+    values: dict[str, xr.Dataset] = field(default_factory=dict)
+    faults: dict[str, AttncheckError] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+_held: OrderedDict[tuple[str, str], LoadedSubject] = OrderedDict()
+
+
+def loaded(definition: SubjectDefinition, options: MeasureOptions) -> LoadedSubject:
+    """The subject, from the few that are held or loaded anew. Raises Unavailable or MeasurementError."""
+    from attncheck.subjects import load
+
+    key = (definition.key, str(options.root))
+    if key not in _held:
+        while len(_held) >= SUBJECTS_HELD:
+            _held.popitem(last=False)
+        _held[key] = load(definition, root=options.root, trust_remote_code=options.trust_remote_code)
+    _held.move_to_end(key)
+    return _held[key]
+
+
+def measure(pass_key: PassKey, requests: Sequence[Request], *, options: MeasureOptions | None = None) -> Measured:
+    """Answer all requests of one pass. Raises Unavailable, or MeasurementError where nothing at all could be measured."""
+    options = options or MeasureOptions()
+    subject = loaded(pass_key.subject, options)
+    wanted = _wanted(requests)
+    weights = [want for want in wanted if want.reads == "weights"]
+    calls = [want for want in wanted if want.reads not in ("weights", "log")]
+    measured = Measured(notes=list(subject.notes))
+    if weights:
+        _measure_weights(subject, weights, measured)
+    if calls:
+        if pass_key.input is None:
+            raise MeasurementError(f"{calls[0].request} needs an input")
+        feed = _feed(pass_key, subject, options)
+        _measure_calls(subject, feed, calls, measured, pass_key.subject.attention_layers)
+    return measured
+
+
+def _wanted(requests: Sequence[Request]) -> list[Wanted]:
+    from attncheck.core.observable import OBSERVABLES
+    from attncheck.engine.vocabulary import vocabulary
+    from attncheck.instruments.session import Wanted
+
+    vocabulary()
+    return [Wanted(request, OBSERVABLES[request.name]) for request in requests]
+
+
+def _feed(pass_key: PassKey, subject: LoadedSubject, options: MeasureOptions) -> Feed:
+    import inspect
+
+    from attncheck.inputs import build
+
+    if pass_key.input is None:
+        raise MeasurementError(f"{pass_key} has no input")
+    accepted = set(inspect.signature(subject.model.forward).parameters) if subject.model is not None else set()
+    return build(
+        pass_key.input, subject.encoder, device=subject.device, dtype=subject.dtype, root=options.root, forward_parameters=accepted
+    )
+
+
+def measure_fed(subject: LoadedSubject, feed: Feed, requests: Sequence[Request], attention_layers: int | None = None) -> Measured:
+    """The same for a subject that is loaded already and a feed that is built: what `attncheck.observe` calls."""
+    measured = Measured(notes=list(subject.notes))
+    wanted = _wanted(requests)
+    weights = [want for want in wanted if want.reads == "weights"]
+    if weights:
+        _measure_weights(subject, weights, measured)
+    calls = [want for want in wanted if want.reads not in ("weights", "log")]
+    if calls:
+        _measure_calls(subject, feed, calls, measured, attention_layers)
+    return measured
+
+
+def _measure_calls(subject: LoadedSubject, feed: Feed, wanted: list[Wanted], measured: Measured, attention_layers: int | None) -> None:
+    import torch
+
+    from attncheck.capture.observe import observe
+    from attncheck.capture.operator_call import observe_operator
+    from attncheck.instruments.session import Session
+
+    tokens = feed.arguments.get("input_ids")
+    session = Session(
+        wanted,
+        valid=feed.valid,
+        tokens=tokens if isinstance(tokens, torch.Tensor) else None,
+        kernel_rows=subject.operator is not None,
+    )
+    if subject.operator is not None:
+        observe_operator(subject.operator, feed.arguments, session.on_call, name=subject.definition.name)
+    elif subject.model is not None:
+        batch = next((int(value.shape[0]) for value in feed.arguments.values() if isinstance(value, torch.Tensor) and value.dim()), 1)
+        _, record = observe(subject.model, feed.arguments, session.on_call, batch=batch, attention_layers=attention_layers)
+        measured.notes += record.notes
+    _collect(subject, feed, session, wanted, measured)
+
+
+def _collect(subject: LoadedSubject, feed: Feed, session: Session, wanted: list[Wanted], measured: Measured) -> None:
+    from attncheck.engine.assemble import RESOLUTION, assembled
+
+    layers = session.layers
+    empty = sum(layer.empty_rows for layer in layers)
+    if empty:
+        measured.notes.append(f"{empty} query rows that see no key are left out of every reduction")
+    errors = [float(layer.kernel_error.max()) for layer in layers if layer.kernel_error is not None]
+    attrs: dict[str, Any] = {
+        "dtype": subject.dtype,
+        "device": subject.device,
+        "implementation": layers[0].implementation if layers else "",
+        "resolution": RESOLUTION.get(subject.dtype, 1e-5),
+        "labels": [list(row) for row in feed.labels],
+        "empty_rows": empty,
+        "input_hash": feed.content_hash,
+        "notes": [],
+    }
+    if len(errors) == len(layers) and errors:
+        attrs["kernel_error"] = max(errors)
+    for want in wanted:
+        key = want.request.key
+        if key in session.faults:
+            measured.faults[key] = session.faults[key]
+            continue
+        values = [layer.values.get(key) for layer in layers]
+        if all(value is None for value in values):
+            measured.faults[key] = MeasurementError(f"{want.request} gave nothing on {subject.definition.name}")
+            continue
+        measured.values[key] = assembled(
+            want.entry,
+            values,
+            stacks=[layer.stack for layer in layers],
+            paths=[layer.path for layer in layers],
+            symbols=[layer.symbols for layer in layers],
+            attrs=attrs,
+        )
+
+
+def _measure_weights(subject: LoadedSubject, wanted: list[Wanted], measured: Measured) -> None:
+    from attncheck.capture.weights import attention_weights
+    from attncheck.core.observable import Value
+    from attncheck.engine.assemble import RESOLUTION, assembled
+
+    if subject.model is None:
+        for want in wanted:
+            measured.faults[want.request.key] = MeasurementError(f"{want.request} reads weights; {subject.definition.name} is an operator")
+        return
+    try:
+        layers = attention_weights(subject.model)
+    except AttncheckError as error:
+        measured.faults.update({want.request.key: error for want in wanted})
+        return
+    attrs = {"dtype": subject.dtype, "device": subject.device, "resolution": RESOLUTION.get(subject.dtype, 1e-5), "notes": []}
+    symbols = [{"H": Value(layer.heads), "H_kv": Value(layer.kv_heads)} for layer in layers]
+    for want in wanted:
+        try:
+            if want.entry.about["whole_model"]:
+                values = list(want.entry.function(layers, **want.arguments))
+            else:
+                values = [want.entry.function(layer, **want.arguments) for layer in layers]
+        except AttncheckError as error:
+            measured.faults[want.request.key] = error
+            continue
+        except Exception as error:
+            measured.faults[want.request.key] = MeasurementError(f"{want.request} raised {type(error).__name__}: {error}")
+            continue
+        values = [value if isinstance(value, Value) or value is None else Value(value) for value in values]
+        measured.values[want.request.key] = assembled(
+            want.entry,
+            values,
+            stacks=[layer.stack for layer in layers],
+            paths=[layer.path for layer in layers],
+            symbols=symbols,
+            attrs=attrs,
+        )

@@ -1,0 +1,187 @@
+"""What the model's own kernel says: one more call with values of our choosing, shaped like the real ones.
+
+Attention is linear in the values. Columns of ones give row sums; an indicator of a fixed key set gives the mass on it; a threshold
+column 1[position > t] gives, in every row at or before t, mass on the future, which must be exactly 0 in a causal kernel; random +-1
+columns go through kernel and exact rows alike and must agree. Thresholds are staggered over layers, heads and samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attncheck.instruments.context import CallContext
+
+Cuts = Literal["staggered", "all"]
+SEED = 20240607
+
+
+def staggered(count: int, neighbours: int, first: int) -> list[int]:
+    """`count` thresholds from 0..neighbours-1, numbers first, first+1, ... of a walk that meets all of them before any twice."""
+    if neighbours < 1:
+        return []
+    stride = max(1, round(neighbours * 0.6180339887))
+    while math.gcd(stride, neighbours) != 1:
+        stride += 1
+    return [(number * stride) % neighbours for number in range(first, first + min(count, neighbours))]
+
+
+@dataclass
+class ProbeRequest:
+    """What is to be packed beside the row sums and fixed masses."""
+
+    checks: int = 8
+    """Random +-1 columns for the kernel check."""
+    future: Cuts | None = None
+    outside_window: int | None = None
+    """Window whose outside must be empty: keys visible, itself included."""
+    padding: bool = False
+    signs: int = 0
+    """+-1 columns for an estimate of the Frobenius norm; at least 60 decide anything."""
+
+
+@dataclass
+class Probe:
+    """The kernel's answers for one call, [B, H, N] each unless said otherwise."""
+
+    context: CallContext
+    row_sum: Tensor
+    first: Tensor
+    first_four: Tensor
+    padding: Tensor | None
+    future: Tensor | None
+    """Largest |mass| seen beyond a threshold at or after the row: a lower bound of the mass on the future, exactly 0 when causal."""
+    outside_window: Tensor | None
+    checked: Tensor
+    """[B, H, N, c]: the +-1 columns through the kernel."""
+    signs: Tensor | None
+    """[B, H, N, m]."""
+    sign_columns: Tensor | None
+    """[B, kv_heads, M, m]."""
+    from_rows: dict[str, Tensor] = field(default_factory=dict)
+    """What the exact rows say of the same thing, [B, H, N]: "future", "outside_window"."""
+    neighbours: int = 0
+    error: Tensor | None = None
+    """|kernel - exact rows| over the check columns, [B, H, N]; filled in once the rows are known."""
+
+    def with_rows(self, name: str, shown: Tensor) -> Tensor:
+        """The larger of what the kernel showed and what the rows say."""
+        rows = self.from_rows.get(name)
+        return shown if rows is None else torch.maximum(shown, rows.to(shown))
+
+
+class Prober:
+    """Packs columns and reruns kernels for one pass; numbers the thresholds through all its calls."""
+
+    def __init__(self, request: ProbeRequest, seed: int = SEED) -> None:
+        self.request, self.seed = request, seed
+        self._cuts_given = 0
+        self.separated: set[int] = set()
+        """Thresholds used so far in any layer, head or sample."""
+
+    def check_columns(self, context: CallContext, count: int, salt: int) -> Tensor:
+        """[B, kv_heads, M, count] random +-1, the same for every run of the same call."""
+        call = context.call
+        generator = torch.Generator().manual_seed(self.seed + 7919 * call.layer + salt)
+        shape = (*call.value.shape[:2], context.keys, count)
+        return (torch.randint(0, 2, shape, generator=generator, dtype=torch.int8) * 2 - 1).to(call.value.device, call.value.dtype)
+
+    def prepare(self, context: CallContext) -> Tensor:
+        """The check columns of this call; the rows read them from the context."""
+        context.checks = self.check_columns(context, self.request.checks, salt=0)
+        return context.checks
+
+    def ask(self, context: CallContext) -> Probe:
+        """Run the kernel. Raises NotObservable where it cannot be run again."""
+        call, request = context.call, self.request
+        batch, kv_heads, _, width = call.value.shape
+        keys = context.keys
+        dtype, device = call.value.dtype, call.value.device
+        position = context.key_positions[:, None, :].expand(batch, kv_heads, keys)
+        fixed = [torch.ones_like(position), position == 0, (position >= 0) & (position < 4)]
+        if request.padding:
+            fixed.append(~context.key_counts[:, None, :].expand(batch, kv_heads, keys))
+        packed = [torch.stack([column.to(dtype) for column in fixed], -1)]
+        checks = context.checks if context.checks is not None else self.prepare(context)
+        packed.append(checks)
+        sign_columns = self.check_columns(context, request.signs, salt=1) if request.signs else None
+        if sign_columns is not None:
+            packed.append(sign_columns)
+
+        taken = sum(part.shape[-1] for part in packed)
+        ahead = behind = None
+        if request.future is not None and keys > 1:
+            room = max(4, (-taken) % width or width) // (2 if request.outside_window else 1)
+            ahead = self._thresholds(batch, kv_heads, keys - 1, keys - 1 if request.future == "all" else room)
+            packed.append((position[..., None] > ahead[:, :, None, :].to(device)).to(dtype))
+        if request.outside_window is not None and keys > 1:
+            room = max(4, (-sum(part.shape[-1] for part in packed)) % width or width)
+            behind = self._thresholds(batch, kv_heads, keys - 1, room)
+            packed.append((position[..., None] <= behind[:, :, None, :].to(device)).to(dtype))
+
+        answer = self._through_kernel(context, torch.cat(packed, -1))
+        sizes = [part.shape[-1] for part in packed]
+        parts = list(torch.split(answer, sizes, -1))
+        masses, checked = parts.pop(0), parts.pop(0)
+        signs = parts.pop(0) if sign_columns is not None else None
+        future = self._leak(context, parts.pop(0), ahead, after=True) if ahead is not None else None
+        outside = self._leak(context, parts.pop(0), behind, after=False) if behind is not None else None
+        return Probe(
+            context,
+            row_sum=masses[..., 0],
+            first=masses[..., 1],
+            first_four=masses[..., 2],
+            padding=masses[..., 3] if request.padding else None,
+            future=future,
+            outside_window=outside,
+            checked=checked,
+            signs=signs,
+            sign_columns=sign_columns,
+            neighbours=keys - 1,
+        )
+
+    def _thresholds(self, batch: int, kv_heads: int, neighbours: int, count: int) -> Tensor:
+        rows = []
+        for _ in range(batch * kv_heads):
+            cuts = staggered(count, neighbours, self._cuts_given)
+            self._cuts_given += len(cuts)
+            self.separated.update(cuts)
+            rows.append(cuts)
+        return torch.tensor(rows).view(batch, kv_heads, -1)
+
+    def _through_kernel(self, context: CallContext, columns: Tensor) -> Tensor:
+        """[B, H, N, total] in float32: columns cut into values of the real width, the last one filled with zeros."""
+        call = context.call
+        width = call.value.shape[-1]
+        answers = []
+        for start in range(0, columns.shape[-1], width):
+            block = columns[..., start : start + width]
+            used = block.shape[-1]
+            if used < width:
+                block = torch.cat([block, block.new_zeros(*block.shape[:-1], width - used)], -1)
+            if context.keys < call.value.shape[2]:
+                block = torch.cat([block, block.new_zeros(*block.shape[:2], call.value.shape[2] - context.keys, width)], 2)
+            answers.append(call.rerun(block.contiguous())[..., :used].float())
+        return torch.cat(answers, -1)
+
+    def _leak(self, context: CallContext, answer: Tensor, cuts: Tensor, *, after: bool) -> Tensor:
+        """[B, H, N]: largest |answer| over the thresholds whose indicator must be empty for the row."""
+        group = context.call.heads // context.call.kv_heads
+        cuts = cuts.to(answer.device).repeat_interleave(group, 1)[:, :, None, :]
+        queries = context.query_positions[:, None, :, None]
+        window = self.request.outside_window or 0
+        must_be_empty = queries <= cuts if after else queries - window >= cuts
+        return (answer.abs() * must_be_empty).amax(-1)
+
+
+def coverage(prober: Prober, neighbours: Sequence[int]) -> str:
+    """How many (i, i + 1) pairs the staggered thresholds told apart, for the verdict's notes."""
+    most = max(neighbours, default=0)
+    return f"thresholds separate {len(prober.separated)} of {most} neighbouring positions"

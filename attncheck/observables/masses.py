@@ -1,0 +1,81 @@
+"""How much attention goes where. Claims that a mass is zero are decided by the model's own kernel, never by the declared mask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from attncheck.core.errors import MeasurementError
+from attncheck.core.fields import Span, parse_span
+from attncheck.core.observable import observable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attncheck.instruments.probes import Probe
+    from attncheck.instruments.rows import Tile
+
+PLACE = ("sample", "layer", "head")
+
+
+@observable("attention.row_sum", reads="probe", dims=PLACE, over_queries="mean")
+def row_sum(probe: Probe) -> Tensor:
+    """Sum of each attention row as the kernel applies it: its output for values of 1, mean over queries.
+
+    1 for a softmax; below 1 where a sink takes mass. `per: query` shows every row, where a kernel that drops mass shows most clearly.
+    """
+    return probe.row_sum
+
+
+@observable("attention.sink_mass", reads="rows", dims=PLACE, source="arXiv:2309.17453, arXiv:2410.10781", over_queries="mean")
+def sink_mass(tile: Tile) -> Tensor:
+    """Mass on the first key that is no padding, mean over queries: the attention sink."""
+    return tile.column("first")
+
+
+@observable("attention.first_four_mass", reads="rows", dims=PLACE, source="arXiv:2309.17453", over_queries="mean")
+def first_four_mass(tile: Tile) -> Tensor:
+    """Mass on the first four keys that are no padding, mean over queries."""
+    return tile.column("first_four")
+
+
+@observable("attention.key_mass", reads="rows", dims=PLACE, over_queries="mean")
+def key_mass(tile: Tile, *, keys: Span) -> Tensor:
+    """Mass on the keys at the given positions ('0..3', '512..', '7'), mean over queries."""
+    start, stop = parse_span(keys)
+    return tile.mass(start, stop)
+
+
+@observable("attention.future_mass", reads="probe", dims=PLACE, over_queries="mean")
+def future_mass(probe: Probe, *, cuts: Literal["staggered", "all"] = "staggered") -> Tensor:
+    """Mass on keys after the query, mean over queries; exactly 0 in a causal kernel.
+
+    The larger of what the rows say and what the kernel showed for threshold columns 1[position > t] in rows at or before t, which is
+    0 unless the kernel reads the future. Thresholds are staggered over layers, heads and samples; `cuts: all` asks every head for
+    every threshold, at N / d_v kernel calls a layer.
+    """
+    if probe.future is None:
+        raise MeasurementError("a single key has no future")
+    return probe.with_rows("future", probe.future)
+
+
+@observable("attention.padding_mass", reads="probe", dims=PLACE, over_queries="mean")
+def padding_mass(probe: Probe) -> Tensor:
+    """Mass on padding keys by queries that are no padding, as the kernel applies it, mean over queries; 0 unless padding leaks.
+
+    Raises MeasurementError where the input has no padding: the claim would be empty.
+    """
+    if probe.padding is None:
+        raise MeasurementError("the input has no padding, so a claim about padding says nothing; give the input `padding: {side, amount}`")
+    return probe.padding.abs()
+
+
+@observable("attention.outside_window_mass", reads="probe", dims=PLACE, over_queries="mean")
+def outside_window_mass(probe: Probe, *, window: int) -> Tensor:
+    """Mass on keys outside a sliding window, mean over queries; exactly 0 where the window is kept.
+
+    `window` is the number of visible keys, the query's own included: keys at or before position i - window lie outside. The larger of
+    what the rows say and what the kernel showed for threshold columns.
+    """
+    if probe.outside_window is None:
+        raise MeasurementError("a single key has no window")
+    return probe.with_rows("outside_window", probe.outside_window)
