@@ -40,7 +40,7 @@ class AttentionCall:
     """The kernel itself is causal (top-left aligned), on top of no mask."""
     softcap: float | None = None
     sinks: Tensor | None = None
-    """[heads]: logits of the sink that takes mass but has no value."""
+    """[heads], or [batch, heads, N] where every query has its own: logits of the sink that takes mass but has no value."""
     bias: Tensor | None = None
     """Additive position bias, broadcastable to [batch, heads, N, M]."""
     window: int | None = None
@@ -48,10 +48,12 @@ class AttentionCall:
     rotary: tuple[Tensor, Tensor] | None = None
     """(cos, sin) of the forward's rotary embedding, [batch or 1, N, rotary_dims], in the layout that the model uses."""
     rotary_interleaved: bool = False
-    rotary_start: int = 0
-    """First rotated dim of a head; latent attention rotates the last ones."""
+    rotate: Callable[[Tensor], Tensor] | None = None
+    """The model's own rotary embedding at this call's query slots, for anything of the shape of `query`; None: not rotated."""
     rotary_unknown: str = ""
-    """Why the rotation of this layer is not known although the model has one; `rotary` is None then too."""
+    """Why the rotation of this call's queries is not known."""
+    rotation_watched: bool = False
+    """Somebody looked: without a `rotate` and a reason, the queries were not rotated."""
     query_positions: Tensor | None = None
     """[N] absolute positions of the query slots."""
     key_positions: Tensor | None = None
@@ -64,6 +66,8 @@ class AttentionCall:
     """The real kernel with another value tensor of the shape of `value`; returns [batch, heads, N, d_v]. None: see `replay_refused`."""
     replay_refused: str = ""
     output_projection: Tensor | None = None
+    dropout: float = 0.0
+    """Probability with which the kernel dropped weights in this call. Rows are those before it, `rerun` draws the same again."""
 
     def rerun(self, value: Tensor) -> Tensor:
         """The real kernel on the same query, key and mask with other values. Raises NotObservable with the reason where it cannot."""

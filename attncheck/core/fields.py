@@ -11,6 +11,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     PlainValidator,
     ValidationInfo,
     WithJsonSchema,
@@ -19,6 +20,7 @@ from pydantic import (
 
 from attncheck.core.bounds import Bound, Expression, parse_expression
 from attncheck.core.definitions import AXES, Request
+from attncheck.core.errors import nearest
 
 BOUND_WORDS = ("at_least", "at_most", "between", "equals")
 
@@ -72,8 +74,17 @@ def _part(value: Any) -> str:
     return text
 
 
-Span = Annotated[str, BeforeValidator(_span), WithJsonSchema({"type": ["string", "integer"], "pattern": _SPAN.pattern})]
+_SPAN_SCHEMA = {"type": ["string", "integer"], "pattern": _SPAN.pattern}
+Span = Annotated[str, BeforeValidator(_span), WithJsonSchema(_SPAN_SCHEMA)]
 """A range of positions, both ends inclusive: '4..511', '512..' or one number."""
+
+Spans = Annotated[
+    list[Span],
+    BeforeValidator(lambda value: value if isinstance(value, list | tuple) else [value]),
+    Field(min_length=1),
+    WithJsonSchema({"anyOf": [_SPAN_SCHEMA, {"type": "array", "items": _SPAN_SCHEMA, "minItems": 1}]}),
+]
+"""One range of positions, or a list of them."""
 
 Part = Annotated[str, AfterValidator(_part), WithJsonSchema({"type": "string", "pattern": _PART.pattern})]
 """A part of an ordered list: 'first half', 'last quarter', 'first 10%', 'first 20', 'all'."""
@@ -126,7 +137,8 @@ def _axes(value: Any) -> dict[str, str]:
         raise ValueError(f"{value!r} does not say what differs; allowed: a mapping with any of {', '.join(AXES)}")
     for name, setting in value.items():
         if name not in AXES:
-            raise ValueError(f"{name!r} is no axis; allowed: {', '.join(AXES)}")
+            hint = nearest(str(name), AXES)
+            raise ValueError(f"{name!r} is no axis; allowed: {', '.join(AXES)}" + (f"; did you mean {hint!r}?" if hint else ""))
         if not isinstance(setting, str) or not setting:
             raise ValueError(f"{name}: {setting!r} is not one value; allowed: a text such as 'eager', 'float32', 'cpu'")
     return dict(value)

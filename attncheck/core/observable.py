@@ -44,6 +44,8 @@ class Value:
     stderr: Any = None
     lower: Any = None
     upper: Any = None
+    present: Any = None
+    """False where there is no such place (a padding query), so that its NaN is no fault; None where every place exists."""
     coords: Mapping[str, tuple[Sequence[str], Any]] = field(default_factory=dict)
     """Extra coordinates by name: (dims, values); also companions such as r_squared or the null beside alpha."""
     notes: Sequence[str] = ()

@@ -1,0 +1,93 @@
+"""`attncheck explain`: what a name means, from the docstring and signature under which it was registered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attncheck.core.fields import BOUND_WORDS
+
+if TYPE_CHECKING:
+    from attncheck.core.registry import Entry
+    from attncheck.core.vocabulary import Vocabulary
+
+
+def command(name: Annotated[str, typer.Argument(help="An observable, demand, kind of subject or input, or symbol of a bound.")]) -> None:
+    """Tell what a name means: formula, arguments, dims, unit, source."""
+    from attncheck.engine.vocabulary import vocabulary
+
+    typer.echo(explanation(vocabulary(), name))
+
+
+def explanation(known: Vocabulary, name: str) -> str:
+    """The text for a name. Raises AttncheckError on an unknown one, with the nearest."""
+    from attncheck.core.errors import AttncheckError, nearest
+
+    found: list[str] = []
+    for noun, entries in (
+        ("observable", known.observables),
+        ("demand", known.expectations),
+        ("kind of subject", known.subject_kinds),
+        ("kind of input", known.input_kinds),
+    ):
+        if name in entries:
+            found.append(_entry(noun, entries[name]))
+    if name in known.symbols:
+        found.append(f"{name}: symbol of a bound\n\n{known.symbols[name]}")
+    if found:
+        return "\n\n".join(found)
+    names = [*known.observables, *known.expectations, *known.subject_kinds, *known.input_kinds, *known.symbols]
+    hint = nearest(name, names)
+    raise AttncheckError(f"unknown name {name!r}" + (f"; did you mean {hint!r}?" if hint else "; `attncheck list` shows all"))
+
+
+def _entry(noun: str, entry: Entry) -> str:
+    parts = [f"{entry.name}: {noun}", entry.doc or "(not documented)"]
+    about = entry.about
+    facts = [
+        ("dims", ", ".join(about.get("dims", ()))),
+        ("unit", about.get("unit", "")),
+        ("reads", about.get("reads", "")),
+        ("source", about.get("source", "")),
+    ]
+    stated = [f"  {label:7} {value}" for label, value in facts if value]
+    if stated:
+        parts.append("\n".join(stated))
+    arguments = [f"  {line}" for line in argument_lines(entry)]
+    parts.append("arguments:\n" + "\n".join(arguments) if arguments else "no arguments")
+    return "\n\n".join(parts)
+
+
+def argument_lines(entry: Entry) -> list[str]:
+    """Each argument with its type, and its default or that it is required."""
+    schema = entry.arguments.model_json_schema()
+    required = schema.get("required", [])
+    made = []
+    for name, field in schema.get("properties", {}).items():
+        default = "required" if name in required else f"default {_shown(field.get('default'))}"
+        made.append(f"{name}: {_type(field, schema.get('$defs', {}))} ({default})")
+    return made
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _type(field: dict[str, Any], nested: dict[str, Any]) -> str:
+    if field.get("x-attncheck"):
+        return "an observable"
+    if "enum" in field:
+        return " | ".join(map(str, field["enum"]))
+    if "const" in field:
+        return str(field["const"])
+    if "anyOf" in field:
+        return " | ".join(dict.fromkeys(_type(way, nested) for way in field["anyOf"] if way.get("type") != "null"))
+    if "$ref" in field:
+        inner = nested[str(field["$ref"]).rpartition("/")[2]].get("properties", {})
+        more = [name for name in inner if name not in BOUND_WORDS]
+        if not set(BOUND_WORDS) & set(inner):
+            return f"a mapping of {', '.join(more)}"
+        return "a bound" + (f" with {', '.join(more)}" if more else "")
+    kind = field.get("type", "any value")
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)

@@ -1,0 +1,93 @@
+"""`attncheck schema`, `explain`, `list`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from attncheck.cli import app, main
+from attncheck.cli.explain import argument_lines
+from attncheck.cli.schema import DEFAULT, schema_text
+from attncheck.core.expectation import EXPECTATIONS
+from attncheck.engine.vocabulary import vocabulary
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ROOT / DEFAULT
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.output
+
+
+def test_the_commands_are_listed() -> None:
+    code, text = run("--help")
+    assert code == 0
+    for name in ("explain", "list", "schema"):
+        assert name in text
+
+
+def test_list_names_everything_or_one_sort() -> None:
+    known = vocabulary()
+    _, text = run("list")
+    for name in (*known.observables, *known.expectations, *known.subject_kinds, *known.input_kinds):
+        assert f"  {name} " in text
+    _, demands = run("list", "demands")
+    assert "tracks" in demands
+    assert "attention.entropy" not in demands
+    assert run("list", "laws")[0] == 2
+
+
+def test_explain_tells_meaning_arguments_and_source() -> None:
+    code, text = run("explain", "attention.entropy")
+    assert code == 0
+    assert text.startswith("attention.entropy: observable\n")
+    for part in ("Shannon entropy", "dims    sample, layer, head", "unit    nats", "per: head | query (default head)"):
+        assert part in text
+    assert "symbol of a bound" in run("explain", "uniform_norm")[1]
+    assert "kind of input" in run("explain", "text")[1]
+
+
+def test_arguments_are_in_words() -> None:
+    vocabulary()
+    lines = argument_lines(EXPECTATIONS["tracks"])
+    assert "observable: an observable (required)" in lines
+    assert "pearson: a bound (default none)" in lines
+    assert "mass_kept: a bound with top (default none)" in lines
+
+
+def test_an_unknown_name_leaves_with_the_nearest(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["attncheck", "explain", "attention.entropi"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "unknown name 'attention.entropi'; did you mean 'attention.entropy'?\n"
+
+
+def test_the_schema_is_printed_or_written_below_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = run("schema")[1]
+    assert run("schema", "--write") == (0, f"wrote {DEFAULT}\n")
+    assert (tmp_path / DEFAULT).read_text(encoding="utf-8") == printed
+    assert json.loads(printed)["title"] == "attncheck spec"
+    assert run("schema", "--write", "other/place.json")[0] == 0
+    assert (tmp_path / "other/place.json").exists()
+    assert run("schema", "--write", "../escaped.json")[0] != 0
+    assert not (tmp_path.parent / "escaped.json").exists()
+
+
+@pytest.mark.skipif(not SHIPPED.exists(), reason=f"{DEFAULT} is not written yet: attncheck schema --write")
+def test_the_shipped_schema_is_up_to_date() -> None:
+    assert SHIPPED.read_text(encoding="utf-8") == schema_text(), "run: attncheck schema --write"
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; from typer.testing import CliRunner; from attncheck.cli import app; CliRunner().invoke(app, ['--help'])\n"
+    code += "print([name for name in ('torch', 'transformers', 'numpy', 'xarray', 'yaml') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "[]\n"
