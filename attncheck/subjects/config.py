@@ -13,7 +13,7 @@ from attncheck.subjects.loading import Loading
 from attncheck.subjects.tasks import Task
 
 
-@subject_kind("config")
+@subject_kind("config", steps=False)
 def config(loading: Loading, *, model_type: str, task: Task | None = None, **fields: Any) -> LoadedSubject:
     """A transformers architecture with random weights from the subject's seed.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@subject_kind("operator")
+@subject_kind("operator", steps=False)
 def operator(loading: Loading, *, name: str, arguments: dict[str, Any] | None = None) -> LoadedSubject:
     """An attention operator, fed with queries, keys and values of your choosing.
 

@@ -9,7 +9,7 @@ from attncheck.subjects.loading import Loading
 from attncheck.subjects.tasks import Task
 
 
-@subject_kind("pretrained")
+@subject_kind("pretrained", steps=False)
 def pretrained(
     loading: Loading,
     *,

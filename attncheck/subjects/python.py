@@ -16,7 +16,7 @@ from attncheck.subjects.kinds import subject_kind
 from attncheck.subjects.loading import Loading
 
 
-@subject_kind("python")
+@subject_kind("python", steps=False)
 def python(loading: Loading, *, factory: str, arguments: dict[str, Any] | None = None) -> LoadedSubject:
     """A torch module that an importable function returns.
 
