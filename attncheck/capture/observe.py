@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from attncheck.capture.census import check_census, like_attention
 from attncheck.capture.interface import wrapped_interface
 from attncheck.capture.operators import OperatorMode
-from attncheck.capture.state import Observation, OnCall
+from attncheck.capture.rotation import watching_rotations
+from attncheck.capture.state import Observation, OnCall, recomputing
 from attncheck.core.errors import MeasurementError, NotObservable
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ def watching(model: nn.Module, on_call: OnCall, *, batch: int = 1) -> Iterator[O
             observation.notes.append("the compiled model was measured uncompiled")
         stack.enter_context(_paths(model, observation))
         stack.enter_context(_rotary_tables(model, observation))
+        observation.rotations = stack.enter_context(watching_rotations(model))
         if _has_transformers(model):
             stack.enter_context(wrapped_interface(observation, model))
         stack.enter_context(mode)
@@ -62,50 +65,25 @@ def watching(model: nn.Module, on_call: OnCall, *, batch: int = 1) -> Iterator[O
     observation.unseen.extend(mode.leftovers())
 
 
-def check_census(model: nn.Module, observation: Observation, attention_layers: int | None) -> None:
-    """Nothing passes vacuously: raise NotObservable unless all attention that ran was seen, and as many layers as there are."""
-    seen = len(observation.calls)
-    if observation.unseen:
-        raise NotObservable(
-            f"attention ran that cannot be observed ({seen} other calls were): " + "; ".join(observation.unseen[:5])
-            + (f"; and {len(observation.unseen) - 5} more" if len(observation.unseen) > 5 else "")
-        )  # fmt: skip
-    if seen == 0:
-        raise NotObservable(
-            f"no attention call was seen in {type(model).__name__}: neither transformers' attention interface, nor a fused attention "
-            "operator, nor a softmax applied to values ran; kernels of other libraries need to be called as an `operator:` subject"
-        )
-    expected = attention_layers if attention_layers is not None else layers_by_config(model)
-    if expected is not None and seen < expected:
-        source = "attention_layers" if attention_layers is not None else "the model's config"
-        raise NotObservable(f"{seen} attention calls were seen where {source} says {expected}: {', '.join(observation.calls[:8])}")
-
-
-def layers_by_config(model: nn.Module) -> int | None:
-    """How many attention calls a transformers config promises, or None where it does not say plainly (hybrid and composite models)."""
-    config = getattr(model, "config", None)
-    layers = getattr(config, "num_hidden_layers", None)
-    if not isinstance(layers, int) or getattr(config, "is_encoder_decoder", False) or hasattr(config, "text_config"):
-        return None
-    kinds = getattr(config, "layer_types", None)
-    if isinstance(kinds, list | tuple):
-        return sum("attention" in str(kind) and "linear" not in str(kind) for kind in kinds)
-    hybrid = ("layers_block_type", "attn_layer_period", "hybrid_override_pattern", "block_types", "attention_types", "full_attn_idxs")
-    return None if any(hasattr(config, name) for name in hybrid) else layers
-
-
 @contextmanager
 def _paths(model: nn.Module, observation: Observation) -> Iterator[None]:
     """Keep the path of the running module. Global hooks: hooks on modules would switch torch's fused encoder layers off."""
     names = {id(module): name or type(module).__name__ for name, module in model.named_modules(remove_duplicate=True)}
 
+    attention = {id(module) for module in model.modules() if like_attention(module)}
+
     def enter(module: nn.Module, inputs: Any) -> None:
-        if id(module) in names:
+        if id(module) in names and not recomputing():
             observation.running.append(names[id(module)])
+            if id(module) in attention:
+                observation.ran[names[id(module)]] += 1
 
     def leave(module: nn.Module, inputs: Any, output: Any) -> None:
-        if id(module) in names and observation.running:
-            observation.running.pop()
+        # A forward that raised and was caught left its path behind.
+        name = names.get(id(module))
+        if name in observation.running and not recomputing():
+            while observation.running.pop() != name:
+                pass
 
     handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
     try:

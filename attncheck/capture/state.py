@@ -13,6 +13,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from attncheck.capture.rotation import RotationWatch
     from attncheck.core.evidence import AttentionCall
 
 OnCall = Callable[["AttentionCall"], None]
@@ -46,10 +47,15 @@ class Observation:
     notes: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
     """Paths of the modules whose forward is running, outermost first."""
+    ran: Counter[str] = field(default_factory=Counter)
+    """How often each module that looks like attention was run."""
     inside: int = 0
     """Depth of wrapped attention calls: what runs in there belongs to a call that is seen already."""
     rotary: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    rotations: RotationWatch | None = None
     modes: list[Any] = field(default_factory=list)
+    block_masks: dict[int, tuple[Any, Tensor]] = field(default_factory=dict)
+    """Flex's block masks written out, by identity; the block mask is kept beside so that its identity stays its own."""
     _times: Counter[str] = field(default_factory=Counter)
     _per_stack: Counter[str] = field(default_factory=Counter)
 
@@ -67,8 +73,14 @@ class Observation:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Run something that is seen already, or is our own, without watching it."""
-        paused = [mode for mode in reversed(self.modes) if mode.active]
+        """Run something that is seen already, or is our own, without watching it.
+
+        Our mode is taken off, since compiled flex attention falls back under any; where the model has put one of its own on top of it
+        (selective checkpointing), ours stays and lets everything through.
+        """
+        from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+        paused: list[Any] = [mode for mode in self.modes if mode.active and _get_current_dispatch_mode() is mode]
         for mode in paused:
             mode.__exit__(None, None, None)
         self.inside += 1
@@ -76,21 +88,23 @@ class Observation:
             yield
         finally:
             self.inside -= 1
-            for mode in reversed(paused):
+            for mode in paused:
                 mode.__enter__()
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
-        """Measure without being watched and without leaving a trace: no dispatch modes, no autograd, no autocast, RNG as before."""
-        state = torch.get_rng_state()
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+        """Measure without being watched and without leaving a trace: no dispatch mode of ours, no autograd, no autocast, full precision
+        of matrix products (no TF32, no bfloat16 in their place), the random state as before."""
+        state, precision = Randomness.now(), torch.get_float32_matmul_precision()
         try:
+            if precision != "highest":
+                torch.set_float32_matmul_precision("highest")
             with self.paused(), torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
                 yield
         finally:
-            torch.set_rng_state(state)
-            if cuda is not None:
-                torch.cuda.set_rng_state_all(cuda)
+            if precision != "highest":
+                torch.set_float32_matmul_precision(precision)
+            state.put_back()
 
     def seen(self, call: AttentionCall, route: str) -> None:
         """Count the call and hand it on."""
@@ -98,18 +112,51 @@ class Observation:
         self.stacks.append(call.stack)
         self.routes[route] += 1
         with self.quietly():
+            if self.rotations is not None:
+                call.rotation = self.rotations.of(call)
             self.on_call(call)
 
 
+@dataclass(frozen=True)
+class Randomness:
+    """The state of torch's random generators, of the CPU and of the CUDA devices in use."""
+
+    cpu: Tensor
+    cuda: list[Tensor] | None
+
+    @classmethod
+    def now(cls) -> Randomness:
+        used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return cls(torch.get_rng_state(), torch.cuda.get_rng_state_all() if used else None)
+
+    def put_back(self) -> None:
+        torch.set_rng_state(self.cpu)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state_all(self.cuda)
+
+
 @contextmanager
-def restored_randomness(state: Tensor | None) -> Iterator[None]:
-    """Run with the CPU random state of the original call, so that dropout draws the same mask, and put the present state back."""
+def restored_randomness(state: Randomness | None) -> Iterator[None]:
+    """Run with the random state of the original call, so that dropout draws the same mask, and put the present state back."""
     if state is None:
         yield
         return
-    now = torch.get_rng_state()
-    torch.set_rng_state(state)
+    now = Randomness.now()
+    state.put_back()
     try:
         yield
     finally:
-        torch.set_rng_state(now)
+        now.put_back()
+
+
+def recomputing() -> bool:
+    """Inside a backward pass: gradient checkpointing runs a forward again, which is the same call and not another."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def ordinary(tensor: Tensor) -> Tensor:
+    """Detached, and usable where gradients are asked for: a tensor made under inference_mode is copied."""
+    if not tensor.is_inference():
+        return tensor.detach()
+    with torch.inference_mode(False):
+        return tensor.clone()

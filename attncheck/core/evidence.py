@@ -48,12 +48,9 @@ class AttentionCall:
     rotary: tuple[Tensor, Tensor] | None = None
     """(cos, sin) of the forward's rotary embedding, [batch or 1, N, rotary_dims], in the layout that the model uses."""
     rotary_interleaved: bool = False
-    rotate: Callable[[Tensor], Tensor] | None = None
-    """The model's own rotary embedding at this call's query slots, for anything of the shape of `query`; None: not rotated."""
-    rotary_unknown: str = ""
-    """Why the rotation of this call's queries is not known."""
-    rotation_watched: bool = False
-    """Somebody looked: without a `rotate` and a reason, the queries were not rotated."""
+    rotation: Callable[[], Callable[[Tensor], Tensor] | None] | None = None
+    """Finds the model's own rotary embedding at this call's query slots, for anything of the shape of `query`: a function, or None where
+    the queries were not rotated; raises NotObservable where that cannot be told. None: nobody watched."""
     query_positions: Tensor | None = None
     """[N] absolute positions of the query slots."""
     key_positions: Tensor | None = None

@@ -40,14 +40,15 @@ def jacobian_norm(tile: Tile) -> Tensor:
 
     sqrt(sum_i (s2 - 2 s3 + s2^2)) with s_k = sum_j a_ij^k; at most sqrt(N) / 2 (1/4 a row, at two equal weights). Near 0 the
     softmax is saturated and passes no gradient. Worked out with the largest weight p set apart from the others q, as
-    p^2 (q1^2 + q2) + sum q^2 ((1 - q)^2 + p^2 + q2 - q^2), since the plain form cancels in sharp rows.
+    p^2 ((1 - p)^2 + q2) + sum q^2 ((1 - q)^2 + p^2 + q2 - q^2), where 1 - p is the sum of the q and of a sink's share, since the plain
+    form cancels in sharp rows.
     """
     import torch
 
     weights = tile.weights
     top, place = weights.max(-1, keepdim=True)
     others = weights.scatter(1, place, 0.0)
-    first, squares = others.sum(-1, keepdim=True), others.square()
+    rest, squares = others.sum(-1) + tile.sink_share, others.square()
     second = squares.sum(-1, keepdim=True)
     mixed = (squares * ((1 - others).square() + top.square() + second - squares)).sum(-1)
-    return torch.clamp(top[:, 0].square() * (first[:, 0].square() + second[:, 0]) + mixed, min=0.0)
+    return torch.clamp(top[:, 0].square() * (rest.square() + second[:, 0]) + mixed, min=0.0)

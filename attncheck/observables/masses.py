@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from attncheck.core.errors import MeasurementError
-from attncheck.core.fields import Span, parse_span
+from attncheck.core.fields import Spans, parse_span
 from attncheck.core.observable import observable
 
 if TYPE_CHECKING:
@@ -39,10 +39,22 @@ def first_four_mass(tile: Tile) -> Tensor:
 
 
 @observable("attention.key_mass", reads="rows", dims=PLACE, over_queries="mean")
-def key_mass(tile: Tile, *, keys: Span) -> Tensor:
-    """Mass on the keys at the given positions ('0..3', '512..', '7'), mean over queries."""
-    start, stop = parse_span(keys)
-    return tile.mass(start, stop)
+def key_mass(tile: Tile, *, keys: Spans) -> Tensor:
+    """Mass on the keys at the given positions, mean over queries.
+
+    `keys` is a range ('0..3', '512..', '7') or a list of ranges, such as the patches of a region of an image; a key in two of them
+    counts once. `per: query` with `where: {query: 0}` asks one query, such as a class token.
+    """
+    chosen = None
+    for span in keys:
+        start, stop = parse_span(span)
+        inside = tile.key_positions >= start
+        if stop is not None:
+            inside = inside & (tile.key_positions <= stop)
+        chosen = inside if chosen is None else chosen | inside
+    if chosen is None:
+        raise MeasurementError("no keys are named")
+    return tile.mass_where(chosen)
 
 
 @observable("attention.future_mass", reads="probe", dims=PLACE, over_queries="mean")

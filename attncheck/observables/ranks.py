@@ -87,7 +87,11 @@ def effective_rank(context: CallContext) -> Value:
     ranks = np.empty((context.batch, context.call.heads))
     for b in range(context.batch):
         for h in range(context.call.heads):
-            values = torch.linalg.svdvals(context.weights(b, h, torch.float64)[context.counts[b]])
+            weights = context.weights(b, h, torch.float64)[context.counts[b]]
+            if not bool(weights.isfinite().all()):
+                ranks[b, h] = np.nan
+                continue
+            values = torch.linalg.svdvals(weights)
             share = values / values.sum()
             ranks[b, h] = float(torch.exp(-torch.special.xlogy(share, share).sum()))
     return Value(ranks, ("sample", "head"))

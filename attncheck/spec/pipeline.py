@@ -36,10 +36,16 @@ class Dims:
 
 
 def dims_of(vocabulary: Vocabulary, found: Request, repeated: Collection[str]) -> Dims:
-    """An observable's dims with its arguments (`per: query` keeps the queries), and the `repeated` ones of its subjects: seed, step."""
+    """An observable's dims with its arguments, and the `repeated` ones of its subjects: seed, step.
+
+    The argument `per` says what the value is one number for: a query, a head, or a whole matrix, which leaves no head.
+    """
     names = set(vocabulary.dims(found.name)) | set(repeated)
-    if found.arguments.get("per") == "query":
-        names.add("query")
+    per = found.arguments.get("per")
+    if per in ("query", "head"):
+        names.add(str(per))
+    elif per == "matrix":
+        names.discard("head")
     return Dims(tuple(dim for dim in DIMS if dim in names), found.name)
 
 

@@ -1,0 +1,93 @@
+"""Nothing passes vacuously: all attention that ran was seen, and as many layers as there are."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from attncheck.capture.state import Observation
+from attncheck.core.errors import NotObservable
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_ATTENTION = re.compile(r"Attention|Attn|MHA|MHSA")
+_NOT_SOFTMAX = re.compile(r"Linear|Delta|Lightning|Mamba|Rwkv|Retention|Hyena|Fourier")
+_WORDS = {"q", "k", "v", "qk", "kv", "qkv", "wq", "wk", "wv", "wqkv", "query", "key", "value", "queries", "keys", "values"}
+SHOWN = 5
+
+
+def check_census(model: nn.Module, observation: Observation, attention_layers: int | None) -> None:
+    """Raise NotObservable unless all attention that ran was seen, and as many layers as there are.
+
+    `attention_layers`, where given, is the exact number, of calls or of modules that made any; it then stands in for the look at modules
+    that ran and made no call. Without it a transformers config sets the least number.
+    """
+    seen = len(observation.calls)
+    if observation.unseen:
+        raise NotObservable(f"attention ran that cannot be observed ({seen} other calls were): {listed(observation.unseen, '; ')}")
+    silent = silent_modules(observation)
+    if seen == 0:
+        raise NotObservable(
+            f"no attention call was seen in {type(model).__name__}: neither transformers' attention interface, nor a fused attention "
+            "operator, nor a softmax applied to values ran; kernels of other libraries need to be called as an `operator:` subject"
+            + (f". These modules look like attention: {listed(silent)}" if silent else "")
+        )
+    counts = {seen, len({path.partition("#")[0] for path in observation.calls})}
+    promised = layers_by_config(model)
+    if attention_layers is not None and attention_layers not in counts:
+        raise NotObservable(_miscounted(seen, "attention_layers", attention_layers, silent, observation))
+    if attention_layers is None and promised is not None and seen < promised:
+        raise NotObservable(_miscounted(seen, "the model's config", promised, silent, observation))
+    if attention_layers is None and silent:
+        raise NotObservable(
+            f"attention ran that no route saw ({seen} other calls were): {listed(silent)}. If this is no softmax attention, say how many "
+            f"attention layers there are: `attention_layers: {seen}`"
+        )
+
+
+def _miscounted(seen: int, source: str, expected: int, silent: list[str], observation: Observation) -> str:
+    missed = f"; these ran and were not: {listed(silent)}" if silent else ""
+    return f"{seen} attention calls were seen where {source} says {expected}: {listed(observation.calls)}{missed}"
+
+
+def listed(names: list[str], between: str = ", ") -> str:
+    return between.join(names[:SHOWN]) + (f"{between}and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def silent_modules(observation: Observation) -> list[str]:
+    """Modules that look like attention and ran more often than calls were seen in them, the innermost of a nest."""
+    bases = [path.partition("#")[0] for path in observation.calls]
+    found = {}
+    for path, times in observation.ran.items():
+        beneath = sum(_within(base, path) for base in bases)
+        inside_another = any(path != base and _within(path, base) and base in observation.ran for base in bases)
+        if beneath < times and not (beneath == 0 and inside_another):
+            found[path] = path if beneath == 0 else f"{path} (ran {times} times, seen {beneath} times)"
+    return [text for path, text in found.items() if not any(other != path and _within(other, path) for other in found)]
+
+
+def _within(path: str, outer: str) -> bool:
+    return path == outer or path.startswith(f"{outer}.")
+
+
+def like_attention(module: nn.Module) -> bool:
+    """Whether a module is named like softmax attention and has projections named like queries, keys or values."""
+    name = type(module).__name__
+    if not _ATTENTION.search(name) or _NOT_SOFTMAX.search(name):
+        return False
+    own = [*(child for child, _ in module.named_children()), *(p for p, _ in module.named_parameters(recurse=False))]
+    return any(part in ("c_attn", "in_proj") or part.startswith("in_proj_") or _WORDS & set(part.lower().split("_")) for part in own)
+
+
+def layers_by_config(model: nn.Module) -> int | None:
+    """How many attention calls a transformers config promises, or None where it does not say plainly (hybrid and composite models)."""
+    config = getattr(model, "config", None)
+    layers = getattr(config, "num_hidden_layers", None)
+    if not isinstance(layers, int) or getattr(config, "is_encoder_decoder", False) or hasattr(config, "text_config"):
+        return None
+    kinds = getattr(config, "layer_types", None)
+    if isinstance(kinds, list | tuple):
+        return sum("attention" in str(kind) and "linear" not in str(kind) for kind in kinds)
+    hybrid = ("layers_block_type", "attn_layer_period", "hybrid_override_pattern", "block_types", "attention_types", "full_attn_idxs")
+    return None if any(hasattr(config, name) for name in hybrid) else layers
