@@ -1,0 +1,42 @@
+"""Where pictures go: `.attncheck/plots/<spec>/<property>-<id>.png` under the project root, and never outside it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from attncheck.core.errors import AttncheckError
+from attncheck.spec.model import Case
+
+_LONGEST = 120
+
+
+def picture_path(root: Path, case: Case) -> Path:
+    """The PNG of a case. Raises AttncheckError where a link in the way leads out of the project."""
+    spec = _safe(Path(case.property.place.path).name.removesuffix(".yaml").removesuffix(".yml").removesuffix(".attn"))
+    return within(root, ".attncheck", "plots", spec, f"{picture_name(case)}.png")
+
+
+def picture_name(case: Case) -> str:
+    """`keys-are-larger-lrkv-manual`. Where a part of the id has a '-' itself, a short hash keeps `a-b/c` and `a/b-c` apart."""
+    name = _safe(f"{case.property.name}-{case.id}" if case.id else case.property.name)
+    ambiguous = any("-" in part for part in case.id.split("/") if part != "must-fail")
+    if ambiguous or len(name) > _LONGEST or name != f"{case.property.name}-{case.id}".replace("/", "-").rstrip("-"):
+        mark = hashlib.sha256(f"{case.property.name}[{case.id}]".encode()).hexdigest()[:6]
+        return f"{name[:_LONGEST]}-{mark}"
+    return name
+
+
+def within(root: Path, *parts: str) -> Path:
+    """`root/parts...`, checked after links are followed. Raises AttncheckError where it leaves `root`."""
+    base = root.resolve()
+    target = base.joinpath(*parts)
+    if not target.resolve().is_relative_to(base):
+        raise AttncheckError(f"{Path(*parts)} leads out of {root}: a link is in the way; remove it")
+    return target
+
+
+def _safe(text: str) -> str:
+    """Letters, digits, '.', '_', '-'; everything else becomes '-', and nothing starts with a dot."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "unnamed"

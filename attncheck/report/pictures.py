@@ -1,0 +1,67 @@
+"""Pictures drawn from plain data with matplotlib's Figure (no pyplot, no global state left behind): PNG and SVG beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attncheck.core.errors import AttncheckError
+from attncheck.core.verdict import Picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw(picture: Picture, path: Path) -> Path:
+    """Draw to `path` (a PNG) and beside it as SVG; the folder is made. Returns the PNG's path. Raises AttncheckError on an unknown kind."""
+    import matplotlib
+
+    from attncheck.report.style import RC
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(RC):
+        made = figure(picture)
+        # Laid out once, not once for each format: the layout is most of the time.
+        layout = made.get_layout_engine()
+        if layout is not None:
+            layout.execute(made)
+        made.set_layout_engine("none")
+        for target in (path.with_suffix(".png"), path.with_suffix(".svg")):
+            made.savefig(target, metadata={"Date": None} if target.suffix == ".svg" else None)
+    return path.with_suffix(".png")
+
+
+def figure(picture: Picture) -> Figure:
+    """The figure itself. Raises AttncheckError on an unknown kind."""
+    from attncheck.report import draw_bars, draw_grid, draw_lines, draw_scatter
+
+    kinds = {
+        "scatter": draw_scatter.scatter,
+        "lines": draw_lines.lines,
+        "panels": draw_lines.panels,
+        "bars": draw_bars.bars,
+        "heat_map": draw_grid.grid,
+        "matrix": draw_grid.grid,
+    }
+    if picture.kind not in kinds:
+        raise AttncheckError(f"unknown kind of picture {picture.kind!r}; known: {', '.join(kinds)}")
+    return kinds[picture.kind](picture)
+
+
+def with_context(picture: Picture, others: Mapping[str, Picture]) -> Picture:
+    """The picture with what the same property's other cases measured, in grey: their own series, named by case.
+
+    Only lines and panels compare; pictures of another kind come back as they are.
+    """
+    if picture.kind not in ("lines", "panels"):
+        return picture
+    grey = [
+        replace(series, role="context", label=name, texts=())
+        for name, other in others.items()
+        if other.kind == picture.kind
+        for series in other.series
+        if series.role == "subject"
+    ]
+    return replace(picture, series=(*picture.series, *grey))

@@ -1,0 +1,191 @@
+"""Failure texts. The first line stands alone in pytest's summary; then claim, observation, picture, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attncheck.core.errors import AttncheckError, MeasurementError, NotObservable, SpecError, Unavailable, Undecided
+
+if TYPE_CHECKING:
+    from attncheck.core.verdict import Offender, Verdict
+    from attncheck.spec.model import Case
+
+WIDTH = 100
+MOST_OFFENDERS = 5
+_LABEL = 10
+_INDENT = " " * (2 + _LABEL)
+
+
+def failure_text(case: Case, verdict: Verdict, *, nodeid: str, picture_path: Path | str | None = None) -> str:
+    """Why a property failed on a case, for `pytest.fail(text, pytrace=False)`."""
+    lines = [verdict.headline, _title(case), ""]
+    lines += _field("claim", _sourced(case, verdict.claim))
+    lines += _field("why", case.property.why) if case.property.why else []
+    lines += _observed(verdict)
+    lines += _field("note", verdict.resolution) if verdict.resolution else []
+    for note in dict.fromkeys(verdict.notes):
+        lines += _field("note", note)
+    lines += _field("picture", str(picture_path), wrap=False) if picture_path is not None else []
+    lines += _field("again", _again(nodeid), wrap=False)
+    lines += _field("accept", _accept(case))
+    return "\n".join(lines)
+
+
+def must_fail_text(case: Case, verdict: Verdict, *, nodeid: str, picture_path: Path | str | None = None) -> str:
+    """Why a negative control failed: the property holds where it must not, so it cannot tell the two apart."""
+    name, subject = case.property.name, case.subject.definition.name
+    # A verdict that was already turned round says so itself.
+    headline = f"{name} holds on {subject}, where it must fail: {verdict.headline}" if verdict.passed else verdict.headline
+    lines = [headline, _title(case), ""]
+    lines += _field("claim", _sourced(case, verdict.claim))
+    lines += _field("control", f"must_fail_on: {subject} says that this claim is false there, but it was measured to be true")
+    lines += _observed(verdict)
+    for note in dict.fromkeys(verdict.notes):
+        lines += _field("note", note)
+    lines += _field("picture", str(picture_path), wrap=False) if picture_path is not None else []
+    lines += _field("again", _again(nodeid), wrap=False)
+    place = _place(case, "must_fail_on")
+    lines += _field("accept", f"tighten the property until {subject} fails it, or choose another control at {place}")
+    return "\n".join(lines)
+
+
+def error_text(case: Case, error: BaseException, *, nodeid: str) -> str:
+    """What could not be measured, where in the spec, and what to do. An error is neither a pass nor a failure of the claim."""
+    message, kind = str(error).strip(), type(error).__name__
+    if not isinstance(error, AttncheckError):
+        message = f"{kind}: {message}" if message else kind
+    message = message or kind
+    first, *rest = message.splitlines()
+    lines = [first, _title(case), ""]
+    lines += _field("error", "could not be judged: this is neither a pass nor a failure of the claim")
+    for line in rest:
+        lines += _field("", line, wrap=False)
+    lines += _field("observe", str(case.property.request))
+    lines += _field("at", _place(case, "observe"), wrap=False)
+    lines += _field("do", _remedy(error))
+    lines += _field("again", _again(nodeid), wrap=False)
+    return "\n".join(lines)
+
+
+def skip_text(case: Case, reason: Unavailable | str | None = None) -> str:
+    """One line: why a test did not run. Without a reason, that of the property's `unless`."""
+    if reason is not None:
+        return str(reason)
+    exemption = case.exemption
+    return f"unless: {exemption.because}" if exemption is not None else "not run"
+
+
+def warning_text(case: Case, verdict: Verdict) -> str:
+    """One line for a property of level warn that does not hold."""
+    return f"{case.property.name}[{case.id}]: {verdict.headline}"
+
+
+def offender_lines(offenders: Iterable[Offender], count: int, most: int = MOST_OFFENDERS) -> list[str]:
+    """'seed 2, layer 3     41.2 / 38.9 = 1.06', aligned, and how many more there are."""
+    from attncheck.expectations.outcome import beside
+
+    shown = list(offenders)[:most]
+    places = [_where(o.where) or "the value" for o in shown]
+    wide = max((len(place) for place in places), default=0)
+    limits = {o.limit for o in shown}
+    lines = []
+    for place, offender in zip(places, shown, strict=True):
+        value = beside(offender.observed, offender.limit)
+        # A ratio's arithmetic ends in the value, a list of statistics holds it: neither needs it twice.
+        told = offender.note.split(";")[0].endswith(f"= {value}") or bool(re.match(rf"[a-z_]+ {re.escape(value)}\b", offender.note))
+        said = offender.note if told or f" {value} (not " in f" {offender.note}" else value
+        limit = f"  (limit {offender.limit})" if len(limits) > 1 and " (not " not in said else ""
+        note = f"  ({offender.note})" if said == value and offender.note else ""
+        lines.append(f"{place:<{wide}}  {said}{limit}{note}")
+    if count > len(shown):
+        lines.append(f"and {count - len(shown)} more")
+    return lines
+
+
+def _observed(verdict: Verdict) -> list[str]:
+    setting = ", ".join(part for part in (verdict.decided, verdict.setting) if part)
+    several = len(verdict.offenders) > 1
+    summary = (verdict.summary or verdict.headline) + ("; worst first" if several else "")
+    gap = max(WIDTH - 2 - _LABEL - len(summary) - len(setting) - 2, 2)
+    lines = (
+        [f"  {'observed':<{_LABEL}}{summary}{' ' * gap}({setting})"]
+        if len(summary) + len(setting) < WIDTH - 16
+        else [
+            f"  {'observed':<{_LABEL}}{summary}",
+            f"{_INDENT}({setting})",
+        ]
+    )
+    count = int(verdict.numbers.get("offenders", len(verdict.offenders)))
+    for line in offender_lines(verdict.offenders, count):
+        lines += _wrap(line, _INDENT + "  ", _INDENT + "    ", drop_whitespace=False)
+    for line in verdict.observed:
+        lines += _wrap(line, _INDENT, _INDENT + "  ")
+    return [line.rstrip() for line in lines]
+
+
+def _field(label: str, text: str, *, wrap: bool = True) -> list[str]:
+    head = f"  {label:<{_LABEL}}"
+    if not wrap:
+        return [f"{head}{text}".rstrip()]
+    return _wrap(text, head, _INDENT) or [head]
+
+
+def _wrap(text: str, first: str, rest: str, **options: bool) -> list[str]:
+    kept: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, **options}
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, **kept)
+
+
+def _title(case: Case) -> str:
+    place = case.property.place
+    return f"{place.path}:{place.line}: {case.property.name}[{case.id}]"
+
+
+def _sourced(case: Case, claim: str) -> str:
+    return f"{claim}  ({case.property.source})" if case.property.source else claim
+
+
+def _again(nodeid: str) -> str:
+    return f'pytest "{nodeid}"'
+
+
+def _accept(case: Case) -> str:
+    prop = case.property
+    kind = prop.demand.kind
+    if kind == "bound":
+        what = f"change the bound at {_place(case, 'at_least', 'at_most', 'between', 'equals')}"
+    elif kind == "agrees_with":
+        what = f"widen `tolerance:` at {_place(case, 'tolerance', 'agrees_with')}"
+    elif kind == "baseline":
+        what = "run it again with --snapshot-update and commit the baseline"
+    else:
+        what = f"change the bounds of `{kind}` at {_place(case, kind)}"
+    return f"{what}, or exempt with `unless:` and a reason"
+
+
+def _place(case: Case, *keys: str) -> str:
+    from attncheck.expectations.places import place_of
+
+    place = place_of(case.property, *keys)
+    return f"{place.path}:{place.line}"
+
+
+def _remedy(error: BaseException) -> str:
+    if isinstance(error, Unavailable):
+        return error.remedy or "bring what is missing, or mark the subject `optional: true`"
+    if isinstance(error, Undecided):
+        return "nothing: the estimate is too wide and the exact measurement that should have followed did not decide it; report this"
+    if isinstance(error, NotObservable):
+        return "name another observable, or measure this model by a route that sees its attention (attncheck doctor lists them)"
+    if isinstance(error, SpecError):
+        return "correct the spec at the places above"
+    if isinstance(error, MeasurementError):
+        return "correct the spec at the place that the first line names, or the subject if it should have had what is asked for"
+    return f"this is a fault of attncheck or of the model ({type(error).__name__}), not of the claim"
+
+
+def _where(where: Mapping[str, Any]) -> str:
+    return ", ".join(f"{dim} {label}" for dim, label in where.items())

@@ -1,0 +1,8 @@
+"""The toolkit is importable whichever way pytest imports tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,8 @@
+"""The toolkit of the expectations' tests is shared: reports are tested on real verdicts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "expectations"))
