@@ -31,7 +31,8 @@ def stacked(values: Sequence[Value | None], attribute: str = "value") -> tuple[A
         if array is not None:
             region: Any = (layer, *(slice(0, extent) for extent in array.shape))
             whole[region] = array
-            present[region] = True
+            own_present = values[layer].present if values[layer] is not None else None
+            present[region] = True if own_present is None else own_present
     dims = ("layer", *own)
     order = sorted(range(len(dims)), key=lambda axis: DIMS.index(dims[axis]))
     return whole.transpose(order), tuple(dims[axis] for axis in order), present.transpose(order)

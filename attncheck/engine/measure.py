@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from attncheck.core.definitions import PassKey, Request, SubjectDefinition
     from attncheck.core.evidence import Feed, LoadedSubject
-    from attncheck.instruments.session import Session, Wanted
+    from attncheck.instruments.session import Fed, Session, Wanted
 
 SUBJECTS_HELD = 2
 """Loaded models that stay in memory, the most recently used ones; tests come grouped by subject."""
@@ -122,6 +122,7 @@ def _measure_calls(subject: LoadedSubject, feed: Feed, wanted: list[Wanted], mea
         wanted,
         valid=feed.valid,
         tokens=tokens if isinstance(tokens, torch.Tensor) else None,
+        decoder=_decoder(subject, feed),
         kernel_rows=subject.operator is not None,
     )
     if subject.operator is not None:
@@ -133,13 +134,27 @@ def _measure_calls(subject: LoadedSubject, feed: Feed, wanted: list[Wanted], mea
     _collect(subject, feed, session, wanted, measured)
 
 
+def _decoder(subject: LoadedSubject, feed: Feed) -> Fed | None:
+    """The decoder's own sequence of an encoder-decoder model; it is not padded as the encoder's is."""
+    import torch
+
+    from attncheck.instruments.session import Fed
+
+    given = feed.arguments
+    if not (getattr(getattr(subject.model, "config", None), "is_encoder_decoder", False) or "decoder_input_ids" in given):
+        return None
+    mask, tokens = given.get("decoder_attention_mask"), given.get("decoder_input_ids")
+    return Fed(mask.bool() if isinstance(mask, torch.Tensor) and mask.dim() == 2 else None, tokens)
+
+
 def _collect(subject: LoadedSubject, feed: Feed, session: Session, wanted: list[Wanted], measured: Measured) -> None:
     from attncheck.engine.assemble import RESOLUTION, assembled
 
     layers = session.layers
-    empty = sum(layer.empty_rows for layer in layers)
+    empty = max((layer.empty_rows for layer in layers), default=0)
     if empty:
         measured.notes.append(f"{empty} query rows that see no key are left out of every reduction")
+    measured.notes += session.notes
     errors = [float(layer.kernel_error.max()) for layer in layers if layer.kernel_error is not None]
     attrs: dict[str, Any] = {
         "dtype": subject.dtype,

@@ -1,0 +1,84 @@
+"""The hooks of the process that reports, alone or above xdist's workers: summary line, JSON, the run folder's name, scheduling."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attncheck.plugin.state import DIST_ASKED, SUFFIX, State
+
+
+class Controller:
+    """The hooks of the process that reports: alone or above xdist's workers."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.results: list[dict[str, Any]] = []
+        self.refused: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        told = getattr(report, "attn", None)
+        if told is not None:
+            self.results.append({"test": report.nodeid, **told})
+        elif report.failed and f"{SUFFIX}::" in report.nodeid:  # the worker died: xdist made this report
+            headline = (report.longreprtext.splitlines() or [""])[0]
+            self.results.append({"test": report.nodeid, "outcome": "failed", "headline": headline})
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed and report.nodeid.endswith(SUFFIX):
+            self.refused.append({"file": report.nodeid, "message": report.longreprtext})
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        target = self.state.setting("json")
+        if target:
+            from attncheck.engine.results import write
+
+            given = self.state.config.getoption("attn_json") is not None
+            base = self.state.config.invocation_params.dir if given else self.state.config.rootpath
+            folder = self.state.runs / self.state.run_name
+            write(base / target, self.results, folder, refused=self.refused, device=self.state.setting("device"))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+        count = len(self.state.met)
+        asked_for_paths = self.state.config.args_source is pytest.Config.ArgsSource.ARGS
+        if count and (asked_for_paths or exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED):
+            terminalreporter.write_line(f"{count} spec file{'s were' if count > 1 else ' was'} met; add --attn-spec", yellow=True)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["attn_run"] = self.state.run_name
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.state.met.update(getattr(node, "workeroutput", {}).get("attn_met", ()))
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Tests of one pass go to one worker, which measures it once and keeps it in memory; other tests go one by one."""
+        if config.stash[DIST_ASKED] or not any(_specs_ahead(self.state)):
+            return None
+        from xdist.scheduler import LoadScopeScheduling
+
+        group = self.state.group
+
+        class PassScheduling(LoadScopeScheduling):  # type: ignore[misc]
+            def _split_scope(self, nodeid: str) -> str:
+                return group(nodeid)
+
+        return PassScheduling(config, log)
+
+
+def _specs_ahead(state: State) -> Iterator[Path]:
+    """Spec files under the session's arguments, as far as they will be collected."""
+    for arg in state.config.args:
+        path = state.config.invocation_params.dir / arg.split("::")[0]
+        if path.name.endswith(SUFFIX):
+            yield path
+        elif state.collects:
+            for folder, names, files in os.walk(path):
+                names[:] = sorted(name for name in names if not name.startswith(".") and name not in ("node_modules", "venv", "build"))
+                yield from (Path(folder) / name for name in files if name.endswith(SUFFIX))

@@ -1,0 +1,127 @@
+"""What the plugin knows of one pytest session: its options, loaded specs, selected cases and the run that measures them."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from attncheck.core.verdict import Verdict
+    from attncheck.engine.run import Run
+    from attncheck.spec.model import Case, Spec
+
+SUFFIX = ".attn.yaml"
+
+
+@dataclass
+class State:
+    """What the plugin knows of one pytest session."""
+
+    config: pytest.Config
+    run_name: str = ""
+    """Of the folder that all workers share; sorts by time."""
+    met: set[str] = field(default_factory=set)
+    """Spec files that were met and not collected."""
+    cases: list[Case] = field(default_factory=list)
+    specs: dict[Path, Spec] = field(default_factory=dict)
+    groups: dict[Path, dict[str, str]] = field(default_factory=dict)
+    explained: dict[str, str] = field(default_factory=dict)
+    """Errors that were reported at length -> the test that has them."""
+    vocabulary: Any = None
+    opened: Run | None = None
+
+    def setting(self, name: str) -> Any:
+        """The command line's value, else the ini file's."""
+        given = self.config.getoption(f"attn_{name}")
+        return self.config.getini(f"attn_{name}") if given is None else given
+
+    @property
+    def collects(self) -> bool:
+        return bool(self.config.getoption("attn_spec") or self.config.getini("attn_collect"))
+
+    @property
+    def runs(self) -> Path:
+        return self.config.rootpath / ".attncheck" / "runs"
+
+    @property
+    def is_worker(self) -> bool:
+        return hasattr(self.config, "workerinput")
+
+    def group(self, nodeid: str) -> str:
+        """What a test measures first, as the key of its pass; of other tests the node id."""
+        path = self.config.rootpath / nodeid.split("::")[0]
+        if path.name.endswith(SUFFIX) and path not in self.groups:
+            from attncheck.core.definitions import PassKey
+
+            cases = self.spec(path).cases
+            self.groups[path] = {f"{case.property.name}[{case.id}]": PassKey(case.variant, case.input).key for case in cases}
+        return self.groups.get(path, {}).get(nodeid.split("::", 1)[-1], nodeid)
+
+    def spec(self, path: Path) -> Spec:
+        """A loaded spec, once per file and process."""
+        from attncheck.engine.vocabulary import vocabulary
+        from attncheck.spec.loader import load
+
+        if path not in self.specs:
+            self.vocabulary = self.vocabulary or vocabulary()
+            self.specs[path] = load(path, self.vocabulary, root=self.config.rootpath)
+        return self.specs[path]
+
+    @property
+    def run(self) -> Run:
+        """The run of this session: the plan of all selected cases over the run folder that workers share."""
+        if self.opened is None:
+            from attncheck.engine.plan import plan
+            from attncheck.engine.run import Run, RunOptions
+
+            options = RunOptions(
+                root=self.config.rootpath,
+                device=self.setting("device"),
+                dtype=self.setting("dtype"),
+                trust_remote_code=self.config.getoption("attn_trust_remote_code"),
+                progress=_progress(self.config),
+            )
+            self.opened = Run(self.runs / self.run_name, plan(self.cases), options)
+        return self.opened
+
+    def picture(self, case: Case, verdict: Verdict) -> Path | None:
+        """Draw the verdict's picture where --attn-plots asks for it; its path from the root directory."""
+        which = self.setting("plots")
+        if verdict.picture is None or which == "none" or (which == "failed" and verdict.passed):
+            return None
+        try:
+            from attncheck.report import picture_path
+            from attncheck.report.pictures import draw
+
+            root = self.config.rootpath.resolve()
+            with warnings.catch_warnings(action="ignore"):
+                return draw(verdict.picture, picture_path(root, case)).relative_to(root)
+        except Exception as error:  # a picture explains a verdict; lacking one must not change it
+            verdict.notes.append(f"the picture could not be drawn: {type(error).__name__}: {error}")
+            return None
+
+
+STATE = pytest.StashKey[State]()
+DIST_ASKED = pytest.StashKey[bool]()
+RECORD = pytest.StashKey[dict[str, Any]]()
+
+
+def _progress(config: pytest.Config) -> Callable[[str], None] | None:
+    """Writes a line past the capturing, to a terminal that somebody watches."""
+    terminal = config.pluginmanager.getplugin("terminalreporter")
+    if terminal is None or not terminal.isatty or hasattr(config, "workerinput") or config.get_verbosity() < 0:
+        return None
+    capture = config.pluginmanager.getplugin("capturemanager")
+
+    def write(message: str) -> None:
+        with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+            terminal.ensure_newline()
+            terminal.write_line(f"  {message}", light=True)
+
+    return write
