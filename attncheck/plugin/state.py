@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from attncheck.core.verdict import Verdict
+    from attncheck.core.verdict import Picture, Verdict
     from attncheck.engine.run import Run
     from attncheck.spec.model import Case, Spec
 
@@ -33,6 +33,8 @@ class State:
     groups: dict[Path, dict[str, str]] = field(default_factory=dict)
     explained: dict[str, str] = field(default_factory=dict)
     """Errors that were reported at length -> the test that has them."""
+    pictures: dict[tuple[Path, str], dict[str, Picture]] = field(default_factory=dict)
+    """Pictures of the cases judged so far, by property: a later one that fails is drawn with them in grey."""
     vocabulary: Any = None
     opened: Run | None = None
 
@@ -93,15 +95,20 @@ class State:
     def picture(self, case: Case, verdict: Verdict) -> Path | None:
         """Draw the verdict's picture where --attn-plots asks for it; its path from the root directory."""
         which = self.setting("plots")
+        context: dict[str, Picture] = {}
+        if verdict.picture is not None:
+            others = self.pictures.setdefault((Path(case.property.place.path), case.property.name), {})
+            context = {name: picture for name, picture in others.items() if name != case.id}
+            others[case.id] = verdict.picture
         if verdict.picture is None or which == "none" or (which == "failed" and verdict.passed):
             return None
         try:
             from attncheck.report import picture_path
-            from attncheck.report.pictures import draw
+            from attncheck.report.pictures import draw, with_context
 
             root = self.config.rootpath.resolve()
             with warnings.catch_warnings(action="ignore"):
-                return draw(verdict.picture, picture_path(root, case)).relative_to(root)
+                return draw(with_context(verdict.picture, context), picture_path(root, case)).relative_to(root)
         except Exception as error:  # a picture explains a verdict; lacking one must not change it
             verdict.notes.append(f"the picture could not be drawn: {type(error).__name__}: {error}")
             return None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attncheck.core.errors import AttncheckError
-from attncheck.core.verdict import Picture
+from attncheck.core.verdict import Picture, Series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,15 +53,27 @@ def figure(picture: Picture) -> Figure:
 def with_context(picture: Picture, others: Mapping[str, Picture]) -> Picture:
     """The picture with what the same property's other cases measured, in grey: their own series, named by case.
 
-    Only lines and panels compare; pictures of another kind come back as they are.
+    Only lines and panels compare; pictures of another kind come back as they are. Models of different depths are put on one axis,
+    from their first layer to their last.
     """
     if picture.kind not in ("lines", "panels"):
         return picture
+    compared = {name: other for name, other in others.items() if other.kind == picture.kind and other.x_label == picture.x_label}
+    depths = {id(each): _last(each) for each in (picture, *compared.values())}
+    scaled = picture.x_label == "layer" and len(set(depths.values())) > 1
+
+    def at(series: Series, owner: Picture) -> Series:
+        return replace(series, x=[x / (depths[id(owner)] or 1) for x in series.x]) if scaled else series
+
     grey = [
-        replace(series, role="context", label=name, texts=())
-        for name, other in others.items()
-        if other.kind == picture.kind
+        replace(at(series, other), role="context", label=name, texts=())
+        for name, other in compared.items()
         for series in other.series
         if series.role == "subject"
     ]
-    return replace(picture, series=(*picture.series, *grey))
+    own = [at(series, picture) for series in picture.series]
+    return replace(picture, series=(*own, *grey), x_label="relative depth: layer / last layer" if scaled else picture.x_label)
+
+
+def _last(picture: Picture) -> float:
+    return max((max(series.x) for series in picture.series if len(series.x)), default=0)
