@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_PANELS = 24
 MOST_RINGS = 8
+GREY_MARKERS = ("s", "^", "D", "v", "x", "P")
+"""Grey lines are told apart by their markers."""
 BEYOND = "beyond the bound"
 
 
@@ -85,6 +87,7 @@ def panels(picture: Picture) -> Figure:
 
 def _lines(axes: Axes, picture: Picture, members: list[tuple[int, Series]]) -> None:
     strong = [i for i, series in members if series.role == "subject"]
+    grey = [i for i, series in members if series.role not in ("subject", "offender")]
     drawn = False
     for i, series in members:
         x, y = np.asarray(series.x, dtype=float), np.asarray(series.y, dtype=float)
@@ -100,8 +103,8 @@ def _lines(axes: Axes, picture: Picture, members: list[tuple[int, Series]]) -> N
             color=CYCLE[place % len(CYCLE)] if main else COLOURS[series.role],
             linestyle=DASHES[(place // len(CYCLE)) % len(DASHES)],
             linewidth=1.7 if main else 1.1,
-            marker="o" if np.isfinite(y).sum() <= 40 else None,
-            markersize=3.2 if main else 2.2,
+            marker=("o" if main else GREY_MARKERS[grey.index(i) % len(GREY_MARKERS)]) if np.isfinite(y).sum() <= 40 else None,
+            markersize=3.2 if main else 3.6,
             alpha=1.0 if main else 0.8,
             label=series.label,
             zorder=3 if main else 2,
