@@ -20,10 +20,10 @@ demo: setup  ## run the shipped specs on the small packaged models
 	$(BIN)/pytest --attn-spec specs/ -m "not large"
 
 test: setup check  ## lint, types, layers and the default tests
-	$(BIN)/pytest tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2
 
 test-slow: setup  ## the tests that take longer
-	$(BIN)/pytest tests -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests -m slow
 
 specs: setup  ## every shipped spec, the large models too; a skip fails
 	$(BIN)/pytest --attn-spec specs/ --attn-strict

@@ -72,9 +72,9 @@ def _within(path: str, outer: str) -> bool:
 
 
 def like_attention(module: nn.Module) -> bool:
-    """Whether a module is named like softmax attention and has projections named like queries, keys or values."""
-    name = type(module).__name__
-    if not _ATTENTION.search(name) or _NOT_SOFTMAX.search(name):
+    """Whether a module's class or a base of it is named like softmax attention, and it has projections named like queries, keys, values."""
+    names = [base.__name__ for base in type(module).__mro__]
+    if not any(map(_ATTENTION.search, names)) or any(map(_NOT_SOFTMAX.search, names)):
         return False
     own = [*(child for child, _ in module.named_children()), *(p for p, _ in module.named_parameters(recurse=False))]
     return any(part in ("c_attn", "in_proj") or part.startswith("in_proj_") or _WORDS & set(part.lower().split("_")) for part in own)

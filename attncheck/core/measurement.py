@@ -31,7 +31,7 @@ def measurement(
     """A Dataset with `value` and, where given, `stderr`, `lower`, `upper` and `present` over the same dims.
 
     `coords` label dims (layer numbers, stack names, token labels). `symbols` are what bounds may name, as coordinates called
-    `symbol_<name>` over the dims on which they vary. `attrs` is JSON-like: units, decided ("exact" or "estimated"),
+    `symbol_<name>` over the dims on which they vary. `attrs` is JSON-like: units, decided ("exact", "bracketed" or "estimated"),
     resolution (relative, of the compute dtype), notes.
     """
     import xarray as xr

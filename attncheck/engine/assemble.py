@@ -27,12 +27,11 @@ def stacked(values: Sequence[Value | None], attribute: str = "value") -> tuple[A
     size = tuple(max(array.shape[axis] for array in some) for axis in range(len(own)))
     whole = np.full((len(arrays), *size), np.nan)
     present = np.zeros(whole.shape, dtype=bool)
-    for layer, array in enumerate(arrays):
-        if array is not None:
+    for layer, (one, array) in enumerate(zip(values, arrays, strict=True)):
+        if one is not None and array is not None:
             region: Any = (layer, *(slice(0, extent) for extent in array.shape))
             whole[region] = array
-            own_present = values[layer].present if values[layer] is not None else None
-            present[region] = True if own_present is None else own_present
+            present[region] = True if one.present is None else one.present
     dims = ("layer", *own)
     order = sorted(range(len(dims)), key=lambda axis: DIMS.index(dims[axis]))
     return whole.transpose(order), tuple(dims[axis] for axis in order), present.transpose(order)
@@ -63,9 +62,10 @@ def assembled(
     for name in next(v for v in values if v is not None).coords:
         over, companion = companions(values, name)
         coords[name] = (over, companion)
-    found_symbols: dict[str, tuple[Sequence[str], Any]] = {"L": ((), len(values))}
-    for name in symbols[0] if symbols else ():
-        array, over, _ = stacked([layer[name] for layer in symbols])
+    found_symbols: dict[str, tuple[Sequence[str], Any]] = {}
+    found_symbols["L"] = squeezed(("layer",), np.array([list(stacks).count(stack) for stack in stacks]))
+    for name in dict.fromkeys(name for layer in symbols for name in layer):
+        array, over, _ = stacked([layer.get(name) for layer in symbols])
         over, array = squeezed(over, array)
         if set(over) <= set(dims):
             found_symbols[name] = (over, array)
@@ -78,7 +78,7 @@ def assembled(
         symbols=found_symbols,
         attrs={
             "unit": entry.about["unit"],
-            "decided": "estimated" if "stderr" in extra else "exact",
+            "decided": "estimated" if "stderr" in extra else "bracketed" if "upper" in extra else "exact",
             **attrs,
             "notes": notes,
         },

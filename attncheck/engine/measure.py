@@ -154,7 +154,7 @@ def _collect(subject: LoadedSubject, feed: Feed, session: Session, wanted: list[
     empty = max((layer.empty_rows for layer in layers), default=0)
     if empty:
         measured.notes.append(f"{empty} query rows that see no key are left out of every reduction")
-    measured.notes += session.notes
+    measured.notes += session.notes()
     errors = [float(layer.kernel_error.max()) for layer in layers if layer.kernel_error is not None]
     attrs: dict[str, Any] = {
         "dtype": subject.dtype,

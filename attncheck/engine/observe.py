@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attncheck.core.arguments import checked_arguments
 from attncheck.core.definitions import Request, SubjectDefinition
-from attncheck.core.errors import AttncheckError, MeasurementError
+from attncheck.core.errors import AttncheckError, MeasurementError, nearest
 from attncheck.core.evidence import Feed, LoadedSubject
+from attncheck.core.fields import parse_request
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from attncheck.core.registry import Entry
 
 
 def observe(
@@ -25,8 +29,14 @@ def observe(
     `model` is an nn.Module, or an operator (a callable like scaled_dot_product_attention). `inputs` is a mapping of forward's keyword
     arguments (an `attention_mask` among them says what is padding), or a tensor of token ids or pixels. `observables` are names, or
     one-entry mappings of a name to its arguments, as in a spec. Returns a Dataset with a variable for each observable, named by the
-    observable (and its arguments where one name comes twice), over (sample, layer, head, ...). The model's mode and device are left as
-    they are; its output is not changed. Raises AttncheckError where an observable is unknown or cannot be measured.
+    observable (and its arguments where one name comes twice), over (sample, layer, head, ...), NaN where there is no such place; an
+    interval or a standard error comes as NAME.lower, NAME.upper and NAME.stderr. The model's mode, device and output are left as they are.
+
+        found = attncheck.observe(model, {"input_ids": ids}, ["attention.entropy", {"attention.key_mass": {"keys": "0..3"}}])
+        found["attention.entropy"].sel(layer=3)
+
+    Raises AttncheckError where an observable or an argument is unknown or a quantity cannot be measured: NotObservable where attention
+    ran that could not be seen, `attention_layers` saying how many layers there are.
     """
     import torch
     import xarray as xr
@@ -34,21 +44,7 @@ def observe(
     from attncheck.engine.measure import measure_fed
     from attncheck.engine.vocabulary import vocabulary
 
-    known = vocabulary().observables
-    requests = []
-    for item in observables:
-        name, arguments = (item, {}) if isinstance(item, str) else next(iter(item.items()))
-        if name not in known:
-            from attncheck.core.errors import nearest
-
-            hint = nearest(name, known)
-            raise AttncheckError(f"unknown observable {name!r}" + (f"; did you mean {hint!r}?" if hint else ""))
-        try:
-            filled = known[name].arguments(**arguments).model_dump(mode="json")
-        except ValueError as error:
-            raise AttncheckError(f"arguments of {name}: {error}") from error
-        requests.append(Request.of(name, filled))
-
+    requests = [_request(item, vocabulary().observables) for item in _listed(observables)]
     feed = _feed(model, inputs)
     is_model = isinstance(model, torch.nn.Module)
     sample = next((p for p in model.parameters()), None) if is_model else next(iter(feed.arguments.values()))
@@ -63,16 +59,41 @@ def observe(
     if measured.faults:
         raise next(iter(measured.faults.values()))
     names = [request.name for request in requests]
-    variables = {
-        request.name if names.count(request.name) == 1 else request.key: measured.values[request.key]["value"].rename(None)
-        for request in requests
-    }
-    found = xr.Dataset({name: data.reset_coords(drop=True) for name, data in variables.items()})
-    first = next(iter(measured.values.values()))
-    found = found.assign_coords({name: first.coords[name] for name in first.coords if name in ("layer", "stack", "path")})
-    for request, (name, _) in zip(requests, variables.items(), strict=True):
-        found[name].attrs.update({key: value for key, value in measured.values[request.key].attrs.items() if key != "labels"})
+    found = xr.Dataset(attrs={"notes": measured.notes})
+    for request in requests:
+        data, own = measured.values[request.key], request.name if names.count(request.name) == 1 else request.key
+        labelled = {str(name): data.coords[name] for name in data.coords if name in ("layer", "stack", "path")}
+        if "layer" in found.sizes and found.sizes["layer"] != data.sizes["layer"]:
+            raise MeasurementError(
+                f"{request} has {data.sizes['layer']} layers and {names[0]} {found.sizes['layer']}; ask for them one by one"
+            )
+        there = data.get("present", True)
+        for part in ("value", "lower", "upper", "stderr"):
+            if part in data:
+                variable = data[part].where(there).reset_coords(drop=True)
+                found[own if part == "value" else f"{own}.{part}"] = variable
+        found[own].attrs.update({key: value for key, value in data.attrs.items() if key != "labels"})
+        found = found.assign_coords(labelled)
     return found
+
+
+def _listed(observables: Any) -> list[Any]:
+    if isinstance(observables, str | Mapping) or not isinstance(observables, Sequence) or not observables:
+        raise AttncheckError(f"observables is a list of names such as ['attention.entropy'], not {observables!r}")
+    return list(observables)
+
+
+def _request(item: Any, known: Mapping[str, Entry]) -> Request:
+    """The request with its arguments checked and defaults filled in. Raises AttncheckError."""
+    try:
+        asked = parse_request(item)
+    except ValueError as error:
+        raise AttncheckError(str(error)) from None
+    if asked.name not in known:
+        hint = nearest(asked.name, known)
+        raise AttncheckError(f"unknown observable {asked.name!r}" + (f"; did you mean {hint!r}?" if hint else ""))
+    filled = checked_arguments("observe", known[asked.name], asked.arguments)
+    return Request.of(asked.name, known[asked.name].arguments(**filled).model_dump(mode="json"))
 
 
 def _feed(model: Any, inputs: Any) -> Feed:
@@ -84,6 +105,12 @@ def _feed(model: Any, inputs: Any) -> Feed:
     if not isinstance(inputs, Mapping):
         raise MeasurementError(f"inputs must be a tensor or a mapping of forward's arguments, not {type(inputs).__name__}")
     arguments = dict(inputs)
+    if not isinstance(model, torch.nn.Module):
+        if not callable(model):
+            raise MeasurementError(f"model must be an nn.Module or an attention operator, not {type(model).__name__}")
+        missing = [name for name in ("query", "key", "value") if not isinstance(arguments.get(name), torch.Tensor)]
+        if missing:
+            raise MeasurementError(f"an operator needs query, key and value as tensors; missing: {', '.join(missing)}")
     mask = arguments.get("attention_mask")
     valid = mask.bool() if isinstance(mask, torch.Tensor) and mask.dim() == 2 else None
     return Feed(arguments, valid=valid)

@@ -33,7 +33,7 @@ def _requires(case: Case, arguments: Mapping[str, Any]) -> list[tuple[PassKey, R
     return [(key, arguments["observable"]) for key in passes(case).values()]
 
 
-@expectation("tracks", requires=_requires)
+@expectation("tracks", requires=_requires, consumes=("key",))
 def tracks(
     context: Context,
     *,

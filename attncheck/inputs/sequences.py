@@ -43,7 +43,7 @@ def encoded(building: Building, text: str, tokenizer: Tokenizer) -> tuple[list[i
     try:
         ids = list(plain(text)) if plain is not None else list(encoder.encode(text))
     except MeasurementError as error:
-        raise building.error(str(error)) from error
+        raise building.error(str(error)) from None
     if plain is None and (prefix or suffix):
         ids = ids[len(prefix) : len(ids) - len(suffix)]
     if not ids:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attncheck.core.errors import MeasurementError
+from attncheck.core.errors import AttncheckError, MeasurementError
 from attncheck.instruments.visibility import Visibilities
 
 if TYPE_CHECKING:
@@ -28,9 +28,13 @@ class CallContext:
     call: AttentionCall
     visibilities: Visibilities
     valid: Tensor | None = None
-    """bool [B, tokens]: False on padding; None where nothing is padded."""
+    """bool [B, N]: False on queries that are padding; None where none is."""
+    valid_keys: Tensor | None = None
+    """bool [B, M]: False on keys that are padding. None: as `valid` where one sequence attends to itself, else none is."""
     tokens: Tensor | None = None
-    """[B, tokens] ids, for observables that look for repetitions."""
+    """[B, N] ids of the queries, for observables that look for repetitions."""
+    fault: AttncheckError | None = None
+    """Why exact rows of this call would describe another attention than the one that ran."""
     checks: Tensor | None = None
     """[B, kv_heads, M, c]: the random +-1 columns that the kernel was given as well."""
     kernel_weights: Tensor | None = None
@@ -63,24 +67,26 @@ class CallContext:
     def counts(self) -> Tensor:
         """bool [B, N]: queries that are no padding and see some key."""
         seen = (self.visible > 0).any(1)
-        if self.valid is not None and self.call.stack != "cross" and self.valid.shape[1] == self.queries:
-            seen = seen & self.valid.to(seen.device)
-        return seen
+        return seen & self._real_queries
 
     @cached_property
     def empty_rows(self) -> int:
-        """Rows that are no padding and yet see nothing."""
-        empty = (self.visible == 0).all(1)
+        """Rows that are no padding and yet see nothing in any head."""
+        return int(((self.visible == 0).all(1) & self._real_queries).sum())
+
+    @cached_property
+    def _real_queries(self) -> Tensor:
         if self.valid is not None and self.valid.shape[1] == self.queries:
-            empty = empty & self.valid.to(empty.device)
-        return int(empty.sum())
+            return self.valid.to(self.call.key.device)
+        return torch.ones(self.batch, self.queries, dtype=torch.bool, device=self.call.key.device)
 
     @cached_property
     def key_counts(self) -> Tensor:
         """bool [B, M]: keys that are no padding."""
         device = self.call.key.device
-        if self.valid is not None and self.valid.shape[1] == self.keys:
-            return self.valid.to(device)
+        valid = self.valid if self.valid_keys is None and self.call.stack != "cross" else self.valid_keys
+        if valid is not None and valid.shape[1] == self.keys:
+            return valid.to(device)
         return torch.ones(self.batch, self.keys, dtype=torch.bool, device=device)
 
     @cached_property
@@ -96,9 +102,11 @@ class CallContext:
 
     @cached_property
     def query_positions(self) -> Tensor:
-        """int64 [B, N]."""
+        """int64 [B, N]; counted like the keys', except across two sequences, where each has its own start."""
         given = self.call.query_positions
         slots = given if given is not None else torch.arange(self.queries, device=self.call.key.device)
+        if self.call.stack == "cross":
+            return slots[None, :] - self._real_queries.int().argmax(-1)[:, None]
         return slots[None, :] - self.first_slot[:, None]
 
     def slots(self, batch: int, positions: Tensor) -> Tensor:
@@ -111,7 +119,7 @@ class CallContext:
     @cached_property
     def after_last_occurrence(self) -> Tensor | None:
         """int64 [B, N]: position after the last earlier occurrence of each query's token, -1 where there is none; None without tokens."""
-        if self.tokens is None or self.tokens.shape[1] != self.queries:
+        if self.tokens is None or self.tokens.shape[1] != self.queries or self.queries != self.keys:
             return None
         targets = torch.full_like(self.tokens, -1)
         for b, row in enumerate(self.tokens.tolist()):
@@ -129,7 +137,7 @@ class CallContext:
         return self.visibility.only_past and self.kernel_weights is None
 
     def columns(self, batch: int, kv_head: int, dtype: torch.dtype) -> Tensor:
-        """[M, 4 + c]: the fixed key vectors of `column_names`, then the check columns of this key-value head."""
+        """[M, 4 + c]: the fixed key vectors of `column_names`, then the check columns of this key-value head; anew at each call."""
         position = self.key_positions[batch]
         counted = self.key_counts[batch]
         fixed = torch.stack(
@@ -145,7 +153,7 @@ class CallContext:
             raise MeasurementError(
                 f"needs whole attention matrices, which are built up to {DENSE_LIMIT} tokens only; the input has {self.queries}"
             )
-        whole = torch.zeros(self.queries, self.keys, dtype=dtype, device=self.call.query.device)
+        whole = torch.zeros(self.queries, self.keys, dtype=dtype, device=self.call.key.device)
         for tile in tiles(self, dtype, batches=(batch,), heads=(head,)):
             whole[tile.rows, tile.key_slice] = tile.weights
         return whole

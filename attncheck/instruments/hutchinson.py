@@ -13,9 +13,12 @@ S nu / chi2_nu(a/2). Fewer than 60 columns, or no spread at all, decide nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from attncheck.instruments.rows import ROWS
+from attncheck.instruments.visibility import visible_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,65 +43,75 @@ class NormEstimate:
     """sum_i [a_i^2 + (r_i - a_i)^2]: never above it for non-negative rows, without chance."""
 
 
-def residual(probe: Probe) -> tuple[Tensor, Tensor, Tensor]:
-    """(R z) as [B, H, N, m], D and the ceiling as [B, H], over the rows that count, in float64."""
+def residual_squares(probe: Probe) -> tuple[Tensor, Tensor, Tensor]:
+    """sum_i (R z)_i^2 for every sign column z as [B, H, m]; D and the ceiling as [B, H]; over the rows that count, in float64.
+
+    The mask is read 64 rows at a time; heads that share it are done together.
+    """
     if probe.signs is None or probe.sign_columns is None:
         raise ValueError("the probe carried no sign columns")
-    context = probe.context
-    group = context.call.heads // context.call.kv_heads
-    signs = probe.sign_columns.double().repeat_interleave(group, 1)
-    visible = _visible_keys(probe)
-    first_key = (context.key_positions == 0)[:, None, None, :] & visible
-    rest = visible & ~first_key
-    others = rest.sum(-1).double()
-    sees_first = first_key.any(-1)
-    mean_sign = torch.einsum("bhnm,bhmc->bhnc", rest.double().expand(-1, signs.shape[1], -1, -1), signs) / others.clamp(min=1)[..., None]
-    first_sign = torch.einsum("bhnm,bhmc->bhnc", first_key.double().expand(-1, signs.shape[1], -1, -1), signs)
-    first = probe.first.double() * sees_first
-    left = probe.row_sum.double() - first
-    counts = context.counts[:, None, :]
-    change = probe.signs.double() - first_sign * first[..., None] - mean_sign * left[..., None]
-    floor = torch.where(counts, first**2 + left**2 / others.clamp(min=1), 0.0).sum(-1)
-    ceiling = torch.where(counts, first**2 + left**2, 0.0).sum(-1)
-    return change * counts[..., None], floor, ceiling
-
-
-def _visible_keys(probe: Probe) -> Tensor:
-    """bool [B, 1 or H, N, M]; dense, so estimates are for inputs whose mask fits in memory."""
-    from attncheck.instruments.visibility import hidden_in
-
-    call = probe.context.call
-    queries, keys = probe.context.queries, probe.context.keys
-    seen = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=call.query.device)
-    if call.mask is not None:
-        seen = seen & ~hidden_in(call.mask[..., :keys])
-    if call.is_causal:
-        seen = seen.tril()
-    return seen.expand(probe.context.batch, -1, -1, -1)
+    context, call = probe.context, probe.context.call
+    group = call.heads // call.kv_heads
+    count = probe.signs.shape[-1]
+    shape = (context.batch, call.heads)
+    squares = torch.zeros(*shape, count, dtype=torch.float64, device=probe.signs.device)
+    floor, ceiling = torch.zeros_like(squares[..., 0]), torch.zeros_like(squares[..., 0])
+    by_head = call.mask is not None and call.mask.dim() == 4 and call.mask.shape[1] > 1
+    for b in range(context.batch):
+        # Sums of signs are whole numbers, which float32 holds exactly.
+        signs = probe.sign_columns[b].float()
+        slot = int(context.first_slot[b])
+        for h in range(call.heads) if by_head else (slice(0, call.heads),):
+            kv = slice(h // group, h // group + 1) if isinstance(h, int) else slice(0, call.kv_heads)
+            heads = slice(h, h + 1) if isinstance(h, int) else h
+            columns = signs[kv].transpose(0, 1).flatten(1)
+            repeat = 1 if isinstance(h, int) else group
+            for start in range(0, context.queries, ROWS):
+                rows = slice(start, min(start + ROWS, context.queries))
+                rest = visible_rows(call, b, heads.start, rows)
+                sees_first = rest[:, slot].clone()
+                rest[:, slot] = False
+                others = rest.sum(-1).double()
+                summed = (rest.float() @ columns).double().view(len(rest), -1, count).transpose(0, 1).repeat_interleave(repeat, 0)
+                first = probe.first[b, heads, rows].double() * sees_first
+                left = probe.row_sum[b, heads, rows].double() - first
+                counted = context.counts[b, rows].double()
+                change = probe.signs[b, heads, rows].double()
+                change = change - (signs[kv, slot].double().repeat_interleave(repeat, 0)[:, None] * first[..., None])
+                change = change - summed * (left / others.clamp(min=1))[..., None]
+                squares[b, heads] += (change.square() * counted[:, None]).sum(1)
+                floor[b, heads] += ((first.square() + left.square() / others.clamp(min=1)) * counted).sum(-1)
+                ceiling[b, heads] += ((first.square() + left.square()) * counted).sum(-1)
+    return squares, floor, ceiling
 
 
 def frobenius_estimate(probe: Probe, alpha: float = 1e-4) -> NormEstimate:
-    """|A|_F^2 of every head with an interval that errs with probability at most about alpha (arXiv-free; derivation above)."""
+    """|A|_F^2 of every head with an interval that errs with probability at most about alpha."""
+    import numpy as np
+
+    squares, floor, ceiling = residual_squares(probe)
+    columns = squares.cpu().numpy()
+    fixed, top = floor.cpu().numpy(), ceiling.cpu().numpy()
+    count = columns.shape[-1]
+    stderr, lower, upper = np.empty_like(fixed), fixed.copy(), np.maximum(top, fixed)
+    if count < 2:
+        return NormEstimate(fixed + columns.mean(-1), np.full_like(fixed, np.inf), lower, upper, fixed, top)
+    mean, variance = columns.mean(-1), columns.var(-1, ddof=1)
+    stderr = np.sqrt(variance / count)
+    if count >= COLUMNS_NEEDED:
+        low, high = interval(mean, variance, count, alpha)
+        decided = (variance > 0) | np.isnan(variance)
+        lower = np.where(decided, np.maximum(fixed + low, fixed), lower)
+        upper = np.where(decided, np.minimum(fixed + high, upper), upper)
+    return NormEstimate(square=fixed + mean, stderr=stderr, lower=lower, upper=upper, floor=fixed, ceiling=top)
+
+
+def interval(mean: Any, variance: Any, count: int, alpha: float) -> tuple[Any, Any]:
+    """Interval of the expectation of `count` sums with this mean and variance (ddof 1); either side errs with probability alpha / 2."""
     import numpy as np
     from scipy.stats import chi2
 
-    change, floor, ceiling = residual(probe)
-    columns = (change**2).sum(2).cpu().numpy()
-    fixed, top = floor.cpu().numpy(), ceiling.cpu().numpy()
-    count = columns.shape[-1]
-    mean, variance = columns.mean(-1), columns.var(-1, ddof=1) if count > 1 else np.zeros(columns.shape[:-1])
-    stderr = np.sqrt(variance / count)
-    spread = variance * (count - 1) / chi2.ppf(0.01, max(count - 1, 1))
+    spread = variance * (count - 1) / chi2.ppf(0.01, count - 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         nu = np.maximum(count, np.where(spread > 0, 2 * count * mean**2 / spread, count))
-    lower = fixed + mean * nu / chi2.ppf(1 - alpha / 2, nu)
-    upper = fixed + mean * nu / chi2.ppf(alpha / 2, nu)
-    undecided = (count < COLUMNS_NEEDED) | (variance <= 0)
-    return NormEstimate(
-        square=fixed + mean,
-        stderr=stderr,
-        lower=np.where(undecided, fixed, np.maximum(lower, fixed)),
-        upper=np.where(undecided, top, np.minimum(upper, np.maximum(top, fixed))),
-        floor=fixed,
-        ceiling=top,
-    )
+    return mean * nu / chi2.ppf(1 - alpha / 2, nu), mean * nu / chi2.ppf(alpha / 2, nu)

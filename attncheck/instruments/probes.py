@@ -8,7 +8,7 @@ columns go through kernel and exact rows alike and must agree. Thresholds are st
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -42,6 +42,7 @@ class ProbeRequest:
     future: Cuts | None = None
     outside_window: int | None = None
     """Window whose outside must be empty: keys visible, itself included."""
+    window_cuts: Cuts = "staggered"
     padding: bool = False
     signs: int = 0
     """+-1 columns for an estimate of the Frobenius norm; at least 60 decide anything."""
@@ -67,7 +68,6 @@ class Probe:
     """[B, kv_heads, M, m]."""
     from_rows: dict[str, Tensor] = field(default_factory=dict)
     """What the exact rows say of the same thing, [B, H, N]: "future", "outside_window"."""
-    neighbours: int = 0
     error: Tensor | None = None
     """|kernel - exact rows| over the check columns, [B, H, N]; filled in once the rows are known."""
 
@@ -82,9 +82,10 @@ class Prober:
 
     def __init__(self, request: ProbeRequest, seed: int = SEED) -> None:
         self.request, self.seed = request, seed
-        self._cuts_given = 0
-        self.separated: set[int] = set()
-        """Thresholds used so far in any layer, head or sample."""
+        self._walks: Counter[tuple[str, int]] = Counter()
+        """How far the walk over the thresholds has come, by what they look for and how many there are."""
+        self.separated: dict[tuple[str, int], set[int]] = {}
+        """Thresholds used so far in any layer, head or sample, by the same."""
 
     def check_columns(self, context: CallContext, count: int, salt: int) -> Tensor:
         """[B, kv_heads, M, count] random +-1, the same for every run of the same call."""
@@ -105,9 +106,10 @@ class Prober:
         keys = context.keys
         dtype, device = call.value.dtype, call.value.device
         position = context.key_positions[:, None, :].expand(batch, kv_heads, keys)
-        fixed = [torch.ones_like(position), position == 0, (position >= 0) & (position < 4)]
+        counted = context.key_counts[:, None, :].expand(batch, kv_heads, keys)
+        fixed = [torch.ones_like(position), (position == 0) & counted, (position >= 0) & (position < 4) & counted]
         if request.padding:
-            fixed.append(~context.key_counts[:, None, :].expand(batch, kv_heads, keys))
+            fixed.append(~counted)
         packed = [torch.stack([column.to(dtype) for column in fixed], -1)]
         checks = context.checks if context.checks is not None else self.prepare(context)
         packed.append(checks)
@@ -119,11 +121,11 @@ class Prober:
         ahead = behind = None
         if request.future is not None and keys > 1:
             room = max(4, (-taken) % width or width) // (2 if request.outside_window else 1)
-            ahead = self._thresholds(batch, kv_heads, keys - 1, keys - 1 if request.future == "all" else room)
+            ahead = self._thresholds(context, "future", keys - 1 if request.future == "all" else room)
             packed.append((position[..., None] > ahead[:, :, None, :].to(device)).to(dtype))
         if request.outside_window is not None and keys > 1:
             room = max(4, (-sum(part.shape[-1] for part in packed)) % width or width)
-            behind = self._thresholds(batch, kv_heads, keys - 1, room)
+            behind = self._thresholds(context, "outside_window", keys - 1 if request.window_cuts == "all" else room)
             packed.append((position[..., None] <= behind[:, :, None, :].to(device)).to(dtype))
 
         answer = self._through_kernel(context, torch.cat(packed, -1))
@@ -144,17 +146,37 @@ class Prober:
             checked=checked,
             signs=signs,
             sign_columns=sign_columns,
-            neighbours=keys - 1,
         )
 
-    def _thresholds(self, batch: int, kv_heads: int, neighbours: int, count: int) -> Tensor:
+    def _thresholds(self, context: CallContext, what: str, count: int) -> Tensor:
+        """[B, kv_heads, count]; samples of one length share a walk over their neighbours."""
         rows = []
-        for _ in range(batch * kv_heads):
-            cuts = staggered(count, neighbours, self._cuts_given)
-            self._cuts_given += len(cuts)
-            self.separated.update(cuts)
-            rows.append(cuts)
-        return torch.tensor(rows).view(batch, kv_heads, -1)
+        for real in context.key_counts.sum(-1).tolist():
+            walk = (what, max(int(real) - 1, 1))
+            for _ in range(context.call.kv_heads):
+                cuts = staggered(count, walk[1], self._walks[walk])
+                self._walks[walk] += len(cuts)
+                self.separated.setdefault(walk, set()).update(cuts)
+                rows.append(cuts + cuts[-1:] * (count - len(cuts)))
+        return torch.tensor(rows).view(context.batch, context.call.kv_heads, count)
+
+    def every_threshold(self, context: CallContext, *, after: bool) -> Tensor:
+        """[B, H, N]: what the kernel shows over all thresholds, for every head, a value's width of them at a time."""
+        call = context.call
+        batch, kv_heads, _, width = call.value.shape
+        position = context.key_positions[:, None, :, None].expand(batch, kv_heads, context.keys, 1)
+        largest = torch.zeros(batch, call.heads, context.queries, device=call.value.device)
+        for start in range(0, context.keys - 1, width):
+            cuts = torch.arange(start, min(start + width, context.keys - 1), device=call.value.device).expand(batch, kv_heads, -1)
+            beyond = position > cuts[:, :, None, :] if after else position <= cuts[:, :, None, :]
+            answer = self._through_kernel(context, beyond.to(call.value.dtype))
+            largest = torch.maximum(largest, self._leak(context, answer, cuts, after=after))
+        return largest
+
+    def coverage(self, what: str) -> tuple[int, int]:
+        """(neighbouring positions told apart, all of them) for the length that came off worst."""
+        walks = [(len(found), neighbours) for (name, neighbours), found in self.separated.items() if name == what]
+        return min(walks, key=lambda walk: walk[0] / walk[1], default=(0, 0))
 
     def _through_kernel(self, context: CallContext, columns: Tensor) -> Tensor:
         """[B, H, N, total] in float32: columns cut into values of the real width, the last one filled with zeros."""
@@ -179,9 +201,3 @@ class Prober:
         window = self.request.outside_window or 0
         must_be_empty = queries <= cuts if after else queries - window >= cuts
         return (answer.abs() * must_be_empty).amax(-1)
-
-
-def coverage(prober: Prober, neighbours: Sequence[int]) -> str:
-    """How many (i, i + 1) pairs the staggered thresholds told apart, for the verdict's notes."""
-    most = max(neighbours, default=0)
-    return f"thresholds separate {len(prober.separated)} of {most} neighbouring positions"

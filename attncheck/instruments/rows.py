@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from attncheck.core.errors import MeasurementError
 from attncheck.instruments.visibility import HIDDEN
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ class Tile:
         self.context, self.batch, self.head, self.rows, self.key_slice = context, batch, head, rows, keys
         self.counts: Tensor = context.counts[batch, rows]
         """bool: rows that count (not padding, and some key is visible)."""
+        self.origin = context.query_positions[batch, rows.start]
+        """Position of the first row, from which the column "position" counts: near ones are what local heads are made of."""
         self._columns = columns
+        columns[:, context.column_names.index("position")] = context.key_positions[batch] - self.origin
 
     # What both kinds of tile provide.
     total: Tensor
@@ -74,8 +78,13 @@ class Tile:
         return self._dots[:, len(self.context.column_names) :]
 
     @cached_property
+    def sink_share(self) -> Tensor:
+        """What a row's weights lack of 1."""
+        return 1 - self.row_sum
+
+    @cached_property
     def sum_of_squares(self) -> Tensor:
-        norm = torch.linalg.vector_norm(self.exponentials, dim=-1)
+        norm: Tensor = torch.linalg.vector_norm(self.exponentials, dim=-1)
         return (norm / self.total).square()
 
     @cached_property
@@ -85,18 +94,21 @@ class Tile:
     @cached_property
     def entropy(self) -> Tensor:
         """-sum p log p in nats, over the keys (a sink's share is left out)."""
-        return -torch.special.xlogy(self.weights, self.weights).sum(-1)
+        summed: Tensor = torch.special.xlogy(self.weights, self.weights).sum(-1)
+        return -summed
 
     @property
     def largest_score(self) -> Tensor:
-        raise NotImplementedError
+        """Largest score that enters the softmax. Raises MeasurementError where only the weights are known."""
+        call = self.context.call
+        raise MeasurementError(
+            f"{call.path}: logits cannot be seen: its weights were read off the kernel itself ({call.implementation}), and no scores "
+            "came with them"
+        )
 
-    def mass(self, start: int, stop: int | None) -> Tensor:
-        """Mass on the keys at positions start..stop, both inclusive."""
-        where = self.key_positions >= start
-        if stop is not None:
-            where &= self.key_positions <= stop
-        return self.exponentials[:, where].sum(-1) / self.total
+    def mass_where(self, chosen: Tensor) -> Tensor:
+        """Mass on the keys of this tile's slice that the bool [keys] chooses."""
+        return self.exponentials[:, chosen].sum(-1) / self.total
 
     def beyond(self, low: int | None, high: int | None) -> Tensor:
         """Mass on keys whose position minus the query's lies below `low` or above `high`."""
@@ -112,9 +124,10 @@ class Tile:
     def distance(self) -> Tensor:
         """Mean of |query position - key position| under the weights, with rows that sum to less than 1 as they are."""
         if self.context.only_past:
-            return self.query_positions * self.row_sum - self.column("position")
+            return (self.query_positions - self.origin) * self.row_sum - self.column("position")
         apart = (self.key_positions[None, :] - self.query_positions[:, None]).abs().to(self.exponentials.dtype)
-        return torch.linalg.vecdot(self.exponentials, apart) / self.total
+        summed: Tensor = torch.linalg.vecdot(self.exponentials, apart)
+        return summed / self.total
 
     def at(self, positions: Tensor) -> Tensor:
         """Weight of each row on the key at the given position [rows]; 0 where the position is negative or not visible."""
@@ -157,6 +170,10 @@ class ScoreTile(Tile):
         return self._dots_raw / self.total[:, None]
 
     @cached_property
+    def sink_share(self) -> Tensor:
+        return torch.zeros_like(self.top) if self._sink is None else torch.exp(self._sink - self.top) / self.total
+
+    @cached_property
     def log_sum_exp(self) -> Tensor:
         return self.top + self.total.log()
 
@@ -167,7 +184,8 @@ class ScoreTile(Tile):
     @cached_property
     def entropy(self) -> Tensor:
         # sum p log p = sum p (s - top) - (log total) * sum p; no logarithm per key.
-        return self.row_sum * self.total.log() - torch.linalg.vecdot(self.exponentials, self.shifted) / self.total
+        shifted: Tensor = torch.linalg.vecdot(self.exponentials, self.shifted)
+        return self.row_sum * self.total.log() - shifted / self.total
 
     @property
     def largest_score(self) -> Tensor:
@@ -190,7 +208,12 @@ def tiles(
     batches: Iterable[int] | None = None,
     heads: Iterable[int] | None = None,
 ) -> Iterator[Tile]:
-    """The tiles of a call, head by head. The tensors of a tile are overwritten by the next one."""
+    """The tiles of a call, head by head. The tensors of a tile are overwritten by the next one.
+
+    Raises the context's `fault` where the kernel was found to apply another attention.
+    """
+    if context.fault is not None:
+        raise context.fault
     call, seen = context.call, context.visibility
     queries, keys, group = context.queries, context.keys, call.heads // call.kv_heads
     device = call.query.device
@@ -203,19 +226,19 @@ def tiles(
             if kv not in columns_of_kv:
                 columns_of_kv = {kv: context.columns(b, kv, dtype)}
             columns = columns_of_kv[kv]
-            exact = context.kernel_weights is not None
-            if not exact and call.scores is None:
+            known = context.kernel_weights if context.kernel_weights is not None else call.weights if call.scores is None else None
+            if known is None and call.scores is None:
                 query = call.query[b, h].to(dtype) * call.scale
                 key = call.key[b, kv, :keys].to(dtype).transpose(0, 1)
-            sink = None if call.sinks is None else call.sinks[h].to(dtype)
+            sinks = None if call.sinks is None else (call.sinks[h] if call.sinks.dim() == 1 else call.sinks[b, h]).to(dtype)
             for number, start in enumerate(range(0, queries, ROWS)):
                 rows = slice(start, min(start + ROWS, queries))
                 count = rows.stop - rows.start
                 low, high, whole = seen.range(b, h, number)
                 span = slice(low, high)
                 shape = (count, high - low)
-                if context.kernel_weights is not None:
-                    yield WeightTile(context, b, h, rows, slice(0, keys), columns, weights=context.kernel_weights[b, h, rows].to(dtype))
+                if known is not None:
+                    yield WeightTile(context, b, h, rows, slice(0, keys), columns, weights=known[b, h, rows].to(dtype))
                     continue
                 scores = scores_buffer[: count * shape[1]].view(shape)
                 if call.scores is not None:
@@ -226,7 +249,8 @@ def tiles(
                     _finish_scores(context, scores, b, h, rows, span, whole)
                 yield ScoreTile(
                     context, b, h, rows, span, columns,
-                    scores=scores, scratch=scratch[: count * shape[1]].view(shape), sink=sink,
+                    scores=scores, scratch=scratch[: count * shape[1]].view(shape),
+                    sink=sinks[rows] if sinks is not None and sinks.dim() else sinks,
                 )  # fmt: skip
 
 

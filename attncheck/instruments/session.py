@@ -7,14 +7,14 @@ others nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from attncheck.core.errors import AttncheckError, MeasurementError, NotObservable
 from attncheck.core.observable import Value
-from attncheck.instruments.context import CallContext
+from attncheck.instruments.context import DENSE_LIMIT, CallContext, identity_weights
 from attncheck.instruments.probes import Probe, Prober, ProbeRequest
 from attncheck.instruments.rows import Tile, tiles
 from attncheck.instruments.visibility import Visibilities
@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from attncheck.core.registry import Entry
 
 DISAGREEMENT = {torch.float64: 2e-3, torch.float32: 2e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
-"""Past this difference on +-1 columns the rows are not what ran: rounding reaches 1e-5 in float32 and 2e-2 in bfloat16."""
+"""Past this difference on +-1 columns the rows are not what ran: rounding reaches 1e-5 in float32 and 4e-3 in bfloat16.
+
+A kernel that rounds its scores to half precision (eager) is further off where scores are large: see `_rounding_of_scores`.
+"""
+
+SUSPICIOUS = {torch.float64: 1e-6, torch.float32: 1e-4}
+"""Past this difference zero-mass claims are asked for at every threshold; in half precision, past `DISAGREEMENT`."""
 
 ROW_EXTRAS = {"attention.future_mass": "future", "attention.outside_window_mass": "outside_window"}
 
@@ -47,6 +53,20 @@ class Wanted:
     @property
     def reads(self) -> str:
         return str(self.entry.about["reads"])
+
+
+@dataclass(frozen=True)
+class Fed:
+    """One sequence that the model reads."""
+
+    valid: Tensor | None = None
+    """bool [B, N]: False on padding; None where nothing is padded."""
+    tokens: Tensor | None = None
+    """[B, N] ids."""
+
+    @property
+    def padded(self) -> bool:
+        return self.valid is not None and not bool(self.valid.all())
 
 
 @dataclass
@@ -73,6 +93,7 @@ class Session:
         *,
         valid: Tensor | None = None,
         tokens: Tensor | None = None,
+        decoder: Fed | None = None,
         check_kernel: bool = True,
         kernel_rows: bool = False,
         dtype: torch.dtype = torch.float32,
@@ -80,7 +101,7 @@ class Session:
         self.by_reads: dict[str, list[Wanted]] = {}
         for want in wanted:
             self.by_reads.setdefault(want.reads, []).append(want)
-        self.valid, self.tokens, self.dtype = valid, tokens, dtype
+        self.fed, self.decoder, self.dtype = Fed(valid, tokens), decoder, dtype
         self.kernel_rows = kernel_rows
         """Read the rows off the kernel itself (identity values): for operators whose mathematics is not known."""
         self.faults: dict[str, AttncheckError] = {}
@@ -100,17 +121,39 @@ class Session:
         return ProbeRequest(
             future=("all" if any(want.arguments.get("cuts") == "all" for want in futures) else "staggered") if futures else None,
             outside_window=min(windows) if windows else None,
-            padding="attention.padding_mass" in probes and self.valid is not None and not bool(self.valid.all()),
+            window_cuts="all" if any("window" in w.arguments and w.arguments["cuts"] == "all" for w in probes.values()) else "staggered",
+            padding="attention.padding_mass" in probes and self.fed.padded,
+            signs=max((want.arguments["columns"] for name, want in probes.items() if name == "attention.frobenius_estimate"), default=0),
         )
+
+    def _context(self, call: AttentionCall) -> CallContext:
+        """The call with the sequences that it reads: an encoder's own, a decoder's own, or both across them."""
+        queries = keys = self.fed
+        if self.decoder is not None and call.stack in ("decoder", "cross"):
+            queries, keys = self.decoder, self.decoder if call.stack == "decoder" else self.fed
+        elif call.stack == "vision" and self.fed.tokens is not None:
+            queries = keys = Fed()
+        tokens = queries.tokens if queries is keys else None
+        return CallContext(call, self.visibilities, valid=queries.valid, valid_keys=keys.valid, tokens=tokens)
+
+    def notes(self) -> list[str]:
+        """What a reader of the verdicts should know, once the pass is over."""
+        found = []
+        for name, what in ROW_EXTRAS.items():
+            apart, neighbours = self.prober.coverage(what)
+            if apart < neighbours:
+                found.append(
+                    f"{name}: the thresholds told {apart} of {neighbours} neighbouring positions apart; with `cuts: all` every head is "
+                    "asked for all of them"
+                )
+        return found
 
     def on_call(self, call: AttentionCall) -> None:
         """Measure one call; hand this to capture."""
-        context = CallContext(call, self.visibilities, valid=self.valid, tokens=self.tokens)
+        context = self._context(call)
         result = LayerResult(call.layer, call.stack, call.path, call.implementation, empty_rows=context.empty_rows)
         self.layers.append(result)
-        if self.kernel_rows:
-            from attncheck.instruments.context import identity_weights
-
+        if self.kernel_rows and context.keys <= DENSE_LIMIT:
             context.kernel_weights = identity_weights(call).to(self.dtype)
         probing = call.replay is not None and (self.check_kernel or bool(self.by_reads.get("probe")))
         if probing:
@@ -122,9 +165,9 @@ class Session:
             if probe is None:
                 self._fault(want, NotObservable(f"{call.path}: the kernel cannot be asked: {call.replay_refused or 'unknown kernel'}"))
                 continue
-            per_row = self._try(want, want.entry.function, probe, **want.arguments)
-            if per_row is not None:
-                result.values[want.request.key] = fold(per_row, context.counts, want)
+            found = self._try(want, want.entry.function, probe, **want.arguments)
+            if found is not None:
+                result.values[want.request.key] = found if isinstance(found, Value) else fold(found, context.counts, want)
         for want in self.by_reads.get("call", ()):
             value = self._try(want, want.entry.function, context, **want.arguments)
             if value is not None:
@@ -173,20 +216,26 @@ class Session:
                 kept[name][place] = tile.beyond(None, 0) if name == "future" else tile.beyond(1 - int(window or 1), None)
         for want in rows:
             if want.request.key not in self.faults:
-                result.values[want.request.key] = fold(per_row[want.request.key], context.counts, want)
+                result.values[want.request.key] = fold(per_row[want.request.key], context.counts, want, kept["row_sum"])
         for want in columns:
             if want.request.key not in self.faults:
                 result.values[want.request.key] = self._columns(per_key[want.request.key], into[want.request.key], context, want)
         return kept
 
     def _columns(self, sums: Tensor, rows: Tensor, context: CallContext, want: Wanted) -> Value:
-        """Sums over rows made means; NaN on padding keys, or as the observable's own `finish` says."""
-        means = torch.where(context.key_counts[:, None, :], sums / rows[..., None].clamp(min=1), torch.nan)
+        """Sums over rows made means. No place on padding keys, nor where the observable's own `finish` left a key out with NaN."""
+        means = sums / rows[..., None].clamp(min=1)
+        broken = (means.isnan() & context.key_counts[:, None, :]).any(-1, keepdim=True)
+        present = context.key_counts[:, None, :].expand_as(means)
+        means = torch.where(present, means, torch.nan)
         finish = want.entry.about.get("finish")
         if finish is not None:
             finished = self._try(want, finish, means, context, **want.arguments)
             means = means if finished is None else finished
-        return Value(means.cpu().numpy(), ("sample", "head", "key"))
+            present = present & ~means.isnan()
+        # What `finish` may have taken for keys left out is a fault where the weights themselves were not numbers.
+        means, present = torch.where(broken, torch.nan, means), present | broken
+        return Value(means.cpu().numpy(), ("sample", "head", "key"), present=present.cpu().numpy())
 
     def _probe(self, context: CallContext, result: LayerResult, walked: Mapping[str, Tensor]) -> Probe | None:
         try:
@@ -195,28 +244,83 @@ class Session:
             for want in self.by_reads.get("probe", ()):
                 self._fault(want, error)
             return None
-        if "check" in walked and not self.kernel_rows:
-            probe.error = (walked["check"].float() - probe.checked).abs().amax(-1)
+        # Under dropout the kernel applies other weights than the rows, on purpose.
+        if "check" in walked and not context.call.dropout:
+            checked = walked["check"]
+            if context.kernel_weights is not None:
+                self._judge_linearity(context, checked, probe)
+                checked = self._formula_checks(context)
+            probe.error = (checked.float() - probe.checked).abs().amax(-1)
             counted = torch.where(context.counts[:, None, :], probe.error, 0.0)
-            result.kernel_error = counted.nan_to_num(nan=float("inf")).amax(-1)
+            if context.kernel_weights is None:
+                result.kernel_error = counted.nan_to_num(nan=float("inf")).amax(-1)
+        self._refine(context, probe, result)
         probe.from_rows = {name: walked[name] for name in ("future", "outside_window") if name in walked}
         return probe
+
+    def _refine(self, context: CallContext, probe: Probe, result: LayerResult) -> None:
+        """A head whose kernel is off is asked for every threshold: a leak in one head alone may lie between its staggered ones."""
+        dtype = context.call.value.dtype
+        if result.kernel_error is None or float(result.kernel_error.max()) <= SUSPICIOUS.get(dtype, DISAGREEMENT.get(dtype, 0.1)):
+            return
+        if probe.future is not None and self.prober.request.future == "staggered":
+            probe.future = torch.maximum(probe.future, self.prober.every_threshold(context, after=True))
+        if probe.outside_window is not None and self.prober.request.window_cuts == "staggered":
+            probe.outside_window = torch.maximum(probe.outside_window, self.prober.every_threshold(context, after=False))
+
+    def _formula_checks(self, context: CallContext) -> Tensor:
+        """The check columns by softmax of the declared arguments, for a kernel whose rows were read off itself."""
+        call = context.call
+        formula = replace(context, kernel_weights=None)
+        made = torch.zeros(*call.query.shape[:3], self.prober.request.checks, dtype=self.dtype, device=call.query.device)
+        if any(want.request.name == "kernel.error" for want in self.by_reads.get("probe", ())):
+            for tile in tiles(formula, self.dtype):
+                made[tile.batch, tile.head, tile.rows] = tile.check
+        return made
+
+    def _judge_linearity(self, context: CallContext, checked: Tensor, probe: Probe) -> None:
+        """Weights that were read off with identity values are weights only if the kernel is linear in its values."""
+        apart = torch.where(context.counts[:, None, :], (checked.float() - probe.checked).abs().amax(-1), 0.0)
+        size = torch.where(context.counts[:, None, :], probe.checked.abs().amax(-1), 0.0)
+        worst, limit = float(apart.max()), self._limit(context.call)
+        if worst <= limit * max(1.0, float(size.max())):
+            return
+        context.fault = MeasurementError(
+            f"{context.call.path}: the operator is not linear in its values, so it has no attention matrix: on values of +-1 its output "
+            f"and its weights (read off with identity values) times those values differ by {worst:.3g}"
+        )
+        self._fault_rows(context.fault)
 
     def _judge_rows(self, context: CallContext, result: LayerResult) -> None:
         """Rows that are not what the kernel applied measure nothing: their requests err, `kernel.error` tells."""
         if result.kernel_error is None:
             return
-        limit = DISAGREEMENT.get(context.call.value.dtype, 0.1)
+        limit = self._limit(context.call)
         worst = float(result.kernel_error.max())
         if worst <= limit:
             return
         sample, head = divmod(int(result.kernel_error.argmax()), result.kernel_error.shape[1])
-        error = MeasurementError(
-            f"the kernel does not apply the attention that its query, key and mask define: at layer {result.layer}, head {head}"
-            + (f", sample {sample}" if context.batch > 1 else "")
-            + f" ({result.path}, {result.implementation}) the two differ by {worst:.3g} on values of +-1 (rounding stays below {limit:g});"
-            " exact rows would describe another attention than the one that ran. See `kernel.error`"
+        limit += _rounding_of_scores(context.call, sample, head)
+        if worst <= limit:
+            return
+        at = f"layer {result.layer}, head {head}" + (f", sample {sample}" if context.batch > 1 else "")
+        at += f" ({result.path}, {result.implementation})"
+        broken = [name for name in ("query", "key", "scores") if not finite(getattr(context.call, name))]
+        context.fault = MeasurementError(
+            f"the {broken[0]} holds values that are not numbers, so its attention is none: at {at}"
+            if broken
+            else f"the kernel does not apply the attention that its query, key and mask define: at {at} the two differ by {worst:.3g} on "
+            f"values of +-1 (rounding stays below {limit:g}); exact rows would describe another attention than the one that ran. "
+            "See `kernel.error`"
         )
+        self._fault_rows(context.fault)
+
+    @staticmethod
+    def _limit(call: AttentionCall) -> float:
+        """Autocast may take float32 values and return less."""
+        return max(DISAGREEMENT.get(dtype, 0.1) for dtype in (call.value.dtype, call.output.dtype))
+
+    def _fault_rows(self, error: AttncheckError) -> None:
         for reads in ("rows", "columns"):
             for want in self.by_reads.get(reads, ()):
                 self._fault(want, error)
@@ -234,7 +338,7 @@ class Session:
         result.symbols = {
             "N": Value(counts.sum(-1).cpu().numpy(), ("sample",)),
             "M": Value(context.key_counts.sum(-1).cpu().numpy(), ("sample",)),
-            "d": Value(call.query.shape[-1]),
+            **({"d": Value(call.query.shape[-1])} if call.query.shape[-1] else {}),
             "d_v": Value(call.value.shape[-1]),
             "H": Value(call.heads),
             "H_kv": Value(call.kv_heads),
@@ -259,28 +363,53 @@ class Session:
             layer.values.pop(want.request.key, None)
 
 
-def fold(per_row: Tensor, counts: Tensor, want: Wanted) -> Value:
-    """[B, H, N] to one number a head over the queries that count, or kept per query with NaN where none counts."""
+def _rounding_of_scores(call: AttentionCall, sample: int, head: int) -> float:
+    """How far +-1 columns may be off where a kernel keeps its scores in half precision.
+
+    Product, scale and mask each round by half a unit in the last place, u S for scores up to S, and a change of d in the scores of a row
+    moves its answer by at most 2 d: 2 * 3 * u / 2 * S, taken as 4 u (1 + S).
+    """
+    dtypes = [dtype for dtype in (call.value.dtype, call.output.dtype) if dtype in (torch.bfloat16, torch.float16)]
+    if not dtypes or call.query.shape[-1] == 0:
+        return 0.0
+    query = call.query[sample, head].float() * call.scale
+    key = call.key[sample, head // (call.heads // call.kv_heads)].float()
+    largest = max(float((query[start : start + 64] @ key.mT).abs().max()) for start in range(0, len(query), 64))
+    unit = max(torch.finfo(dtype).eps for dtype in dtypes) / 2
+    return 4 * unit * (1 + largest)
+
+
+def fold(per_row: Tensor, counts: Tensor, want: Wanted, row_sum: Tensor | None = None) -> Value:
+    """[B, H, N] to one number a head over the queries that count, or kept per query with no place where none counts.
+
+    NaN in a row that counts stays NaN. Only `mean_where_known` takes it for a row that has nothing to say, and then asks `row_sum`.
+    """
     counted = counts[:, None, :].expand_as(per_row)
     how = want.entry.about["over_queries"]
     number = per_row.double()
+    broken = counted & row_sum.isnan() if row_sum is not None else torch.zeros_like(counted)
     if want.per_query:
-        kept = number.sqrt() if how == "root_sum" else number
-        return Value(torch.where(counted, kept, torch.nan).cpu().numpy(), ("sample", "head", "query"))
+        kept = torch.where(counted, number.sqrt() if how == "root_sum" else number, torch.nan)
+        present = counted & ~(kept.isnan() & ~broken) if how == "mean_where_known" else counted
+        return Value(kept.cpu().numpy(), ("sample", "head", "query"), present=present.cpu().numpy())
     total = counted.sum(-1)
     if how in ("max", "min"):
         sign = 1.0 if how == "max" else -1.0
         folded = torch.where(counted, number * sign, -torch.inf).amax(-1) * sign
-        # amax drops no NaN, but a NaN row must not hide behind -inf either.
-        folded = torch.where(torch.where(counted, number, 0.0).isnan().any(-1), torch.nan, folded)
     elif how == "mean_where_known":
         known = counted & ~number.isnan()
         folded = torch.where(known, number, 0.0).sum(-1) / known.sum(-1)
+        folded = torch.where(broken.any(-1), torch.nan, folded)
     else:
         summed = torch.where(counted, number, 0.0).sum(-1)
         folded = summed / total if how == "mean" else summed.sqrt() if how == "root_sum" else summed
     folded = torch.where(total > 0, folded, torch.nan)
-    return Value(folded.cpu().numpy(), ("sample", "head"))
+    return Value(folded.cpu().numpy(), ("sample", "head"), present=None if bool((total > 0).all()) else (total > 0).cpu().numpy())
 
 
-__all__ = ["LayerResult", "Session", "Tile", "Wanted", "fold"]
+def finite(tensor: Tensor | None) -> bool:
+    """Whether no entry is NaN or +inf; -inf among scores is a hidden key."""
+    return tensor is None or bool((tensor < torch.inf).all())
+
+
+__all__ = ["Fed", "LayerResult", "Session", "Tile", "Wanted", "fold"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
+
+from attncheck.capture.masks import hidden_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,13 +17,6 @@ if TYPE_CHECKING:
 
 HIDDEN = -1e30
 """Score of a key that is not visible: finite, so that 0 * HIDDEN is 0 and not NaN; exp underflows to exactly 0."""
-
-
-def hidden_in(mask: Tensor) -> Tensor:
-    """bool, True where the mask hides the key: False of a bool mask; half the dtype's minimum and below of an additive one."""
-    if mask.dtype == torch.bool:
-        return ~mask
-    return mask <= torch.finfo(mask.dtype).min / 2
 
 
 @dataclass
@@ -47,11 +43,11 @@ class Visibility:
 
 
 class Visibilities:
-    """Cache of `Visibility` by mask; one a pass."""
+    """The `Visibility` of the latest few masks; one a pass. Layers share masks, few in number; a mask by layer must not pile up."""
 
-    def __init__(self, rows_per_tile: int = 64) -> None:
-        self.rows_per_tile = rows_per_tile
-        self._found: dict[object, tuple[Visibility, object]] = {}
+    def __init__(self, rows_per_tile: int = 64, held: int = 4) -> None:
+        self.rows_per_tile, self.held = rows_per_tile, held
+        self._found: OrderedDict[object, tuple[Visibility, object]] = OrderedDict()
 
     def of(self, call: AttentionCall) -> Visibility:
         queries, keys = call.query.shape[2], call.key.shape[2]
@@ -59,10 +55,14 @@ class Visibilities:
         if mask is None:
             key: object = (queries, keys, call.is_causal, call.query.device)
         else:
-            key = (mask.data_ptr(), tuple(mask.shape), mask.stride(), mask.dtype, mask._version, queries, keys, call.is_causal)
+            version = None if mask.is_inference() else mask._version
+            key = (mask.data_ptr(), tuple(mask.shape), mask.stride(), mask.dtype, version, queries, keys, call.is_causal)
         if key not in self._found:
             # The mask is kept alive beside its result: its address identifies it only as long as nobody else can get the same.
             self._found[key] = (self._find(call, queries, keys), mask)
+            while len(self._found) > self.held:
+                self._found.popitem(last=False)
+        self._found.move_to_end(key)
         return self._found[key][0]
 
     def _find(self, call: AttentionCall, queries: int, keys: int) -> Visibility:
@@ -79,8 +79,7 @@ class Visibilities:
             return Visibility(counts.view(1, 1, -1), [[spans]], call.is_causal, step, call.is_causal, triangle)
 
         mask = call.mask[..., :keys]
-        while mask.dim() < 4:
-            mask = mask.unsqueeze(0)
+        mask = mask[(None,) * (4 - mask.dim())].expand(-1, -1, -1, keys)
         batch, heads, rows = mask.shape[:3]
         counts = torch.empty(batch, heads, rows, dtype=torch.int64, device=mask.device)
         plain = mask.dtype == torch.bool
@@ -116,3 +115,17 @@ class Visibilities:
     @staticmethod
     def _causal(start: int, stop: int, keys: int, device: torch.device) -> Tensor:
         return torch.arange(keys, device=device)[None, :] <= torch.arange(start, stop, device=device)[:, None]
+
+
+def visible_rows(call: AttentionCall, batch: int, head: int, rows: slice) -> Tensor:
+    """bool [rows, M]: what the queries `rows` of one head may see."""
+    queries, keys, device = call.query.shape[2], call.key.shape[2], call.key.device
+    start, stop, _ = rows.indices(queries)
+    seen = torch.ones(stop - start, keys, dtype=torch.bool, device=device)
+    if call.mask is not None:
+        mask = call.mask[(None,) * (4 - call.mask.dim())][..., :keys]
+        tile = mask[batch if mask.shape[0] > 1 else 0, head if mask.shape[1] > 1 else 0]
+        seen &= ~hidden_in(tile[rows] if tile.shape[0] > 1 else tile)
+    if call.is_causal:
+        seen &= torch.arange(keys, device=device)[None, :] <= torch.arange(start, stop, device=device)[:, None]
+    return seen

@@ -82,11 +82,11 @@ def padding_mass(probe: Probe) -> Tensor:
 
 
 @observable("attention.outside_window_mass", reads="probe", dims=PLACE, over_queries="mean")
-def outside_window_mass(probe: Probe, *, window: int) -> Tensor:
+def outside_window_mass(probe: Probe, *, window: int, cuts: Literal["staggered", "all"] = "staggered") -> Tensor:
     """Mass on keys outside a sliding window, mean over queries; exactly 0 where the window is kept.
 
     `window` is the number of visible keys, the query's own included: keys at or before position i - window lie outside. The larger of
-    what the rows say and what the kernel showed for threshold columns.
+    what the rows say and what the kernel showed for threshold columns, which are staggered as for `attention.future_mass`.
     """
     if probe.outside_window is None:
         raise MeasurementError("a single key has no window")

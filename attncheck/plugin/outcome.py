@@ -49,7 +49,8 @@ def _error_text(state: State, case: Case, error: AttncheckError, nodeid: str) ->
     detail = "\n".join(getattr(error, "__notes__", ()))
     first = state.explained.setdefault(f"{error}\n{detail}", nodeid)
     if first != nodeid:
-        return f"{str(error).splitlines()[0]}\n  in full at {first}"
+        place = case.property.place
+        return f"{str(error).splitlines()[0]}\n{place.path}:{place.line}: {case.property.name}[{case.id}]\n\n  in full at {first}"
     text = error_text(case, error, nodeid=nodeid)
     return text if detail in text else f"{text.rstrip()}\n\n{detail}"
 

@@ -65,8 +65,9 @@ def error_text(case: Case, error: BaseException, *, nodeid: str) -> str:
     for line in rest:
         lines += _field("", line, wrap=False)
     lines += _field("observe", str(case.property.request))
-    lines += _field("at", _place(case, "observe"), wrap=False)
-    lines += _field("do", _remedy(error))
+    place, what = _blamed(case, first)
+    lines += _field("at", place, wrap=False)
+    lines += _field("do", f"correct {what} at that place" if what else _remedy(error))
     lines += _field("again", _again(nodeid), wrap=False)
     return "\n".join(lines)
 
@@ -173,6 +174,16 @@ def _place(case: Case, *keys: str) -> str:
     return f"{place.path}:{place.line}"
 
 
+def _blamed(case: Case, message: str) -> tuple[str, str]:
+    """Where the spec asks for what could not be had, and what stands there if it is not the property: messages begin with its name."""
+    if case.input is not None and case.input_place is not None and message.startswith(f"input {case.input.name}: "):
+        return f"{case.input_place.path}:{case.input_place.line}", f"input {case.input.name}, or what it names,"
+    for subject in (case.subject, *case.counterparts.values()):
+        if subject.place is not None and message.startswith(f"{subject.definition.name}: "):
+            return f"{subject.place.path}:{subject.place.line}", f"subject {subject.definition.name}, or what it names,"
+    return _place(case, "observe"), ""
+
+
 def _remedy(error: BaseException) -> str:
     if isinstance(error, Unavailable):
         return error.remedy or "bring what is missing, or mark the subject `optional: true`"
@@ -183,7 +194,9 @@ def _remedy(error: BaseException) -> str:
     if isinstance(error, SpecError):
         return "correct the spec at the places above"
     if isinstance(error, MeasurementError):
-        return "correct the spec at the place that the first line names, or the subject if it should have had what is asked for"
+        if re.match(r"\S+:\d+", str(error)):
+            return "correct the spec at the place that the first line names, or the subject if it should have had what is asked for"
+        return "look at the subject and its input: what the property asks for at that place could not be measured on them"
     return f"this is a fault of attncheck or of the model ({type(error).__name__}), not of the claim"
 
 

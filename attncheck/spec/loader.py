@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ class _Loading:
         sections = {word: reader.section(top.get(word), word) for word in ("subjects", "inputs", "expect")}
         keys = {word: top[word].keys if word in top else {} for word in sections}
         inputs = read_inputs(reader, sections["inputs"], keys["inputs"])
+        fed = {name: reader.place(node) for name, node in keys["inputs"].items()}
         defaults = self.defaults(top.get("defaults"), sections)
         axes = {axis: defaults[axis] for axis in AXES if axis in defaults}
         subjects = read_subjects(reader, sections["subjects"], keys["subjects"], sections["inputs"].keys(), axes)
@@ -84,7 +86,8 @@ class _Loading:
             found = read_property(reader, name, node, key, file)
             if found is not None:
                 properties[name] = found
-                cases.extend(expand(reader, found, key, file, inputs, MOST_CASES - len(cases)))
+                made = expand(reader, found, key, file, inputs, MOST_CASES - len(cases))
+                cases.extend(replace(case, input_place=fed.get(case.input.name)) if case.input else case for case in made)
         about, source = (self.text(top, word) for word in ("about", "source"))
         return Spec(self.path, about, source, subjects, inputs, properties, tuple(cases))
 

@@ -148,6 +148,7 @@ class Case:
     marks: Sequence[str] = ()
     counterparts: Mapping[str, Subject] = field(default_factory=dict)
     """The subjects that the property's ratio_to, difference_to or demand names, by name: the other sides of the comparison."""
+    input_place: Place | None = None
 
 
 @dataclass(frozen=True)

@@ -63,14 +63,19 @@ def load(definition: SubjectDefinition, *, root: Path | None = None, trust_remot
     options = checked_arguments(definition.name, entry, definition.options)
     if definition.weights not in WEIGHTS:
         raise MeasurementError(f"{definition.name}: weights {definition.weights!r}; allowed: {', '.join(WEIGHTS)}")
-    loading = Loading(
-        definition=definition,
-        device=settle_device(definition.device),
-        dtype=settle_dtype(definition.dtype),
-        root=Path(root) if root is not None else Path.cwd(),
-        trust_remote_code=trust_remote_code,
-    )
-    loaded = entry.function(loading, **options)
+    try:
+        loading = Loading(
+            definition=definition,
+            device=settle_device(definition.device),
+            dtype=settle_dtype(definition.dtype),
+            root=Path(root) if root is not None else Path.cwd(),
+            trust_remote_code=trust_remote_code,
+        )
+        loaded = entry.function(loading, **options)
+    except MeasurementError as error:
+        if str(error).startswith(f"{definition.name}:"):
+            raise
+        raise MeasurementError(f"{definition.name}: {error}") from error.__cause__
     if not isinstance(loaded, LoadedSubject):
         raise AttncheckError(f"the loader of subject kind {definition.kind!r} returned {type(loaded).__name__}, not a LoadedSubject")
     return loaded

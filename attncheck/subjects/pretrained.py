@@ -22,7 +22,7 @@ def pretrained(
     """A model with trained weights, by directory, hub name or package.
 
     `name` is a directory with a config.json (relative to the project root), a hub name such as openai-community/gpt2, or
-    package:NAME for a model that a package ships (`attncheck list subjects` shows which). `revision` pins a hub name to a branch,
+    package:NAME for a model that a package ships (`attncheck list packages` shows which). `revision` pins a hub name to a branch,
     tag or commit.
     `variant` chooses among the models of one package (glassllm: en, pt). `task` chooses the head (causal-lm, base, ...); the
     default is the class that the checkpoint names. Code from a checkpoint runs only if both this subject's `trust_remote_code`

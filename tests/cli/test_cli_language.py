@@ -43,6 +43,12 @@ def test_list_names_everything_or_one_sort() -> None:
     assert run("list", "laws")[0] == 2
 
 
+def test_list_names_the_packaged_models_and_whole_sentences() -> None:
+    _, text = run("list", "packages")
+    assert "  glassllm             decoder, Llama: 4 layers" in text
+    assert "log sigma_k on log k, k = 1 .. n, over the window `fit`" in run("list", "observables")[1]
+
+
 def test_explain_tells_meaning_arguments_and_source() -> None:
     code, text = run("explain", "attention.entropy")
     assert code == 0
