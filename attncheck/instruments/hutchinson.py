@@ -85,18 +85,18 @@ def residual_squares(probe: Probe) -> tuple[Tensor, Tensor, Tensor]:
     return squares, floor, ceiling
 
 
-def frobenius_estimate(probe: Probe, alpha: float = 1e-4) -> NormEstimate:
-    """|A|_F^2 of every head with an interval that errs with probability at most about alpha."""
+def frobenius_estimate(probe: Probe, alpha: float = 1e-4, columns: int | None = None) -> NormEstimate:
+    """|A|_F^2 of every head from the first `columns` signs (all), with an interval that errs with probability at most about alpha."""
     import numpy as np
 
     squares, floor, ceiling = residual_squares(probe)
-    columns = squares.cpu().numpy()
+    sums = squares.cpu().numpy()[..., :columns]
     fixed, top = floor.cpu().numpy(), ceiling.cpu().numpy()
-    count = columns.shape[-1]
+    count = sums.shape[-1]
     stderr, lower, upper = np.empty_like(fixed), fixed.copy(), np.maximum(top, fixed)
     if count < 2:
-        return NormEstimate(fixed + columns.mean(-1), np.full_like(fixed, np.inf), lower, upper, fixed, top)
-    mean, variance = columns.mean(-1), columns.var(-1, ddof=1)
+        return NormEstimate(fixed + sums.mean(-1), np.full_like(fixed, np.inf), lower, upper, fixed, top)
+    mean, variance = sums.mean(-1), sums.var(-1, ddof=1)
     stderr = np.sqrt(variance / count)
     if count >= COLUMNS_NEEDED:
         low, high = interval(mean, variance, count, alpha)

@@ -123,7 +123,7 @@ class Session:
             outside_window=min(windows) if windows else None,
             window_cuts="all" if any("window" in w.arguments and w.arguments["cuts"] == "all" for w in probes.values()) else "staggered",
             padding="attention.padding_mass" in probes and self.fed.padded,
-            signs=max((want.arguments["columns"] for name, want in probes.items() if name == "attention.frobenius_estimate"), default=0),
+            signs=max((want.arguments["columns"] for want in self.by_reads.get("probe", ()) if "columns" in want.arguments), default=0),
         )
 
     def _context(self, call: AttentionCall) -> CallContext:

@@ -42,7 +42,7 @@ def frobenius_estimate(probe: Probe, *, columns: int = 64, alpha: float = 1e-4) 
 
     from attncheck.instruments.hutchinson import frobenius_estimate as estimate
 
-    found = estimate(probe, alpha)
+    found = estimate(probe, alpha, columns)
     norm = np.sqrt(found.square)
     with np.errstate(divide="ignore", invalid="ignore"):
         stderr = np.where(norm > 0, found.stderr / (2 * norm), 0.0)

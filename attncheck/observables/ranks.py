@@ -44,12 +44,14 @@ def participation_ratio(context: CallContext, *, columns: int = 60, seed: int = 
     """Participation ratio of the squared singular values, |A|_F^4 / |A^T A|_F^2; from 1 to N.
 
     Exact up to 512 tokens. Beyond, |A^T A|_F^2 = E |A^T A z|^2 is estimated with `columns` random signs z through the kernel's
-    derivative, and the standard error is given.
+    derivative; the standard error is given, and with 60 columns or more an interval that errs with a probability of about 1e-4 a head,
+    by which a bound is judged.
     """
     import numpy as np
     import torch
 
     from attncheck.instruments.context import DENSE_LIMIT
+    from attncheck.instruments.hutchinson import COLUMNS_NEEDED, interval
     from attncheck.instruments.power import Products
 
     squares = _squares(context)
@@ -72,7 +74,10 @@ def participation_ratio(context: CallContext, *, columns: int = 60, seed: int = 
     drawn = torch.stack(norms, -1).cpu().numpy()
     mean, error = drawn.mean(-1), drawn.std(-1, ddof=1) / np.sqrt(drawn.shape[-1])
     ratio = squares**2 / mean
-    return Value(ratio, ("sample", "head"), stderr=ratio * error / mean)
+    if drawn.shape[-1] < COLUMNS_NEEDED:
+        return Value(ratio, ("sample", "head"), stderr=ratio * error / mean)
+    low, high = interval(mean, drawn.var(-1, ddof=1), drawn.shape[-1], alpha=1e-4)
+    return Value(ratio, ("sample", "head"), stderr=ratio * error / mean, lower=squares**2 / high, upper=squares**2 / low)
 
 
 @observable("attention.effective_rank", reads="call", dims=PLACE, whole_head=True)

@@ -188,9 +188,9 @@ def _remedy(error: BaseException) -> str:
     if isinstance(error, Unavailable):
         return error.remedy or "bring what is missing, or mark the subject `optional: true`"
     if isinstance(error, Undecided):
-        return "nothing: the estimate is too wide and the exact measurement that should have followed did not decide it; report this"
+        return "let the bound lie outside of the interval, or narrow the interval: more `steps` or `columns`, or an exact observable"
     if isinstance(error, NotObservable):
-        return "name another observable, or measure this model by a route that sees its attention (attncheck doctor lists them)"
+        return "name another observable, or hand the attention over as an `operator:` subject; docs/how-it-measures.md says what each route sees"
     if isinstance(error, SpecError):
         return "correct the spec at the places above"
     if isinstance(error, MeasurementError):

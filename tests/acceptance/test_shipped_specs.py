@@ -23,7 +23,7 @@ def copied(acceptance: Acceptance, *names: str) -> None:
 
 def told(path: Path) -> dict[str, tuple[str, str]]:
     """Test -> (outcome, headline) of a run's --attn-json."""
-    return {result["test"]: (result["outcome"], str(result.get("headline"))) for result in json.loads(path.read_text())["results"]}
+    return {result["test"]: (result["outcome"], str(result.get("headline"))) for result in json.loads(path.read_text())["cases"]}
 
 
 @pytest.mark.slow

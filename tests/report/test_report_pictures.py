@@ -147,8 +147,16 @@ def test_a_long_title_is_wrapped_and_dollars_are_text() -> None:
 
 def test_the_subjects_already_measured_are_grey() -> None:
     own = PICTURES["lines"]
-    joined = with_context(own, {"gpt2": Picture("lines", "t", series=(Series("x", [0, 1], [1, 2]),)), "bars": PICTURES["bars"]})
+    deeper = Picture("lines", "t", x_label=own.x_label, series=(Series("x", [0, 5, 10], [1, 2, 3]),))
+    other_axis = Picture("lines", "t", x_label="step", series=(Series("y", [0, 1], [1, 2]),))
+    joined = with_context(own, {"gpt2": deeper, "training": other_axis, "bars": PICTURES["bars"]})
     assert [(series.label, series.role) for series in joined.series] == [("a", "subject"), ("gpt2", "context")]
+    assert own.x_label == "layer"
+    assert joined.x_label == "relative depth: layer / last layer"
+    assert [list(series.x)[-1] for series in joined.series] == [1, 1]
+    same = with_context(own, {"twin": own})
+    assert same.x_label == "layer"
+    assert list(same.series[0].x) == list(own.series[0].x)
     assert with_context(PICTURES["bars"], {"x": own}) is PICTURES["bars"]
 
 
