@@ -20,12 +20,23 @@ SHOWN = 5
 def check_census(model: nn.Module, observation: Observation, attention_layers: int | None) -> None:
     """Raise NotObservable unless all attention that ran was seen, and as many layers as there are.
 
-    `attention_layers`, where given, is the exact number, of calls or of modules that made any; it then stands in for the look at modules
-    that ran and made no call. Without it a transformers config sets the least number.
+    `attention_layers`, where given, is the exact number, of calls or of modules that made any; it then settles what only looks like
+    attention: modules that ran and made no call, softmax results that met no values. Without it a transformers config sets the least.
     """
     seen = len(observation.calls)
-    if observation.unseen:
-        raise NotObservable(f"attention ran that cannot be observed ({seen} other calls were): {listed(observation.unseen, '; ')}")
+    counts = {seen, len({path.partition("#")[0] for path in observation.calls})}
+    unseen = observation.unseen
+    if attention_layers in counts and observation.doubtful:
+        observation.notes.append(f"by `attention_layers` this is no attention: {listed(observation.doubtful, '; ')}")
+    else:
+        unseen = [*unseen, *observation.doubtful]
+    if unseen:
+        settle = (
+            f". If this is no attention, say how many layers there are: `attention_layers: {seen}`"
+            if seen and not observation.unseen
+            else ""
+        )
+        raise NotObservable(f"attention ran that cannot be observed ({seen} other calls were): {listed(unseen, '; ')}{settle}")
     silent = silent_modules(observation)
     if seen == 0:
         raise NotObservable(
@@ -33,7 +44,6 @@ def check_census(model: nn.Module, observation: Observation, attention_layers: i
             "operator, nor a softmax applied to values ran; kernels of other libraries need to be called as an `operator:` subject"
             + (f". These modules look like attention: {listed(silent)}" if silent else "")
         )
-    counts = {seen, len({path.partition("#")[0] for path in observation.calls})}
     promised = layers_by_config(model)
     if attention_layers is not None and attention_layers not in counts:
         raise NotObservable(_miscounted(seen, "attention_layers", attention_layers, silent, observation))

@@ -66,7 +66,7 @@ def watching(model: nn.Module, on_call: OnCall, *, batch: int = 1) -> Iterator[O
             stack.enter_context(wrapped_interface(observation, model))
         stack.enter_context(mode)
         yield observation
-    observation.unseen.extend(mode.leftovers())
+    observation.doubtful.extend(mode.leftovers())
 
 
 @contextmanager

@@ -33,7 +33,8 @@ SOFTMAX = {"aten::_softmax", "aten::_safe_softmax", "aten::softmax"}
 PRODUCTS = {"aten::bmm", "aten::matmul", "aten::mm", "aten::baddbmm"}
 PASS_ON = {"aten::_to_copy", "aten::clone", "aten::native_dropout", "aten::contiguous", "aten::nan_to_num"}
 """Operators whose result still holds the weights of their first argument."""
-CHANGE = {"aten::mul", "aten::mul_", "aten::div", "aten::div_"}
+CHANGE = {"aten::mul", "aten::mul_", "aten::div", "aten::div_", "aten::masked_fill", "aten::masked_fill_", "aten::where"}
+"""Operators that may change the weights element by element."""
 
 
 class _Pending:
@@ -217,8 +218,8 @@ class OperatorMode(TorchDispatchMode):
             self._holds(after, kept)
 
     def _changed(self, name: str, args: Any, result: Tensor) -> None:
-        """A product or quotient element by element: dropout's noise, a head mask, the normalisation of an exponential."""
-        tensors = [arg for arg in args[:2] if isinstance(arg, torch.Tensor)]
+        """Something element by element: dropout's noise, a head mask, hidden keys set to 0, the normalisation of an exponential."""
+        tensors = [arg for arg in args[:3] if isinstance(arg, torch.Tensor)]
         made = self.exponentials.get(_storage(tensors[0])) if tensors else None
         if made is not None and made.summed and name.startswith("aten::div") and len(tensors) > 1:
             if self.exponentials.get(_storage(tensors[1])) is made:
@@ -228,11 +229,12 @@ class OperatorMode(TorchDispatchMode):
             kept = self.pending.get(_storage(tensor))
             if kept is None or result.numel() != kept.weights.numel():
                 continue
+            before = kept.weights
             self._holds(result, kept)
             others = [other for place, other in enumerate(tensors) if place != number]
             if others and self.noise is not None and _storage(others[0]) == self.noise[0]:
                 self._dropped(result, self.noise[1])
-            else:
+            elif not torch.equal(before, kept.weights):
                 kept.scores = None
             return
 

@@ -44,6 +44,8 @@ class Observation:
     routes: Counter[str] = field(default_factory=Counter)
     unseen: list[str] = field(default_factory=list)
     """Attention that ran and that no route could take hold of, named."""
+    doubtful: list[str] = field(default_factory=list)
+    """What may be attention that no route took hold of: softmax results of its shape. `attention_layers` settles it."""
     notes: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
     """Paths of the modules whose forward is running, outermost first."""

@@ -37,9 +37,7 @@ class Entry:
     @cached_property
     def parameters(self) -> dict[str, tuple[Any, Any]]:
         """Keyword-only parameters: name -> (type, default or ...)."""
-        given = {
-            name: p for name, p in inspect.signature(self.function).parameters.items() if p.kind is p.KEYWORD_ONLY
-        }
+        given = {name: p for name, p in inspect.signature(self.function).parameters.items() if p.kind is p.KEYWORD_ONLY}
         # Only these are evaluated: the positional ones are named by types that are imported for type checking alone.
         named = SimpleNamespace(__annotations__={name: p.annotation for name, p in given.items() if p.annotation is not p.empty})
         hints = get_type_hints(named, globalns=getattr(self.function, "__globals__", {}), include_extras=True)

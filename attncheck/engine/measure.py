@@ -52,6 +52,11 @@ def loaded(definition: SubjectDefinition, options: MeasureOptions) -> LoadedSubj
     if key not in _held:
         while len(_held) >= SUBJECTS_HELD:
             _held.popitem(last=False)
+        if definition.attn_implementation == "flex_attention":
+            import torch
+
+            # Past its limit of recompilations in a process dynamo silently runs flex attention unfused.
+            torch._dynamo.reset()
         _held[key] = load(definition, root=options.root, trust_remote_code=options.trust_remote_code)
     _held.move_to_end(key)
     return _held[key]

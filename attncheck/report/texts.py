@@ -190,7 +190,7 @@ def _remedy(error: BaseException) -> str:
     if isinstance(error, Undecided):
         return "let the bound lie outside of the interval, or narrow the interval: more `steps` or `columns`, or an exact observable"
     if isinstance(error, NotObservable):
-        return "name another observable, or hand the attention over as an `operator:` subject; docs/how-it-measures.md says what each route sees"
+        return "name another observable, or make the attention an `operator:` subject; docs/how-it-measures.md says what each route sees"
     if isinstance(error, SpecError):
         return "correct the spec at the places above"
     if isinstance(error, MeasurementError):

@@ -75,9 +75,7 @@ def imported(subject: str, target: str, root: Path) -> Callable[..., Any]:
             found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise MeasurementError(
-                f"{subject}: there is no module {module_name!r} (looked in {root} and the installed packages)"
-            ) from None
+            raise MeasurementError(f"{subject}: there is no module {module_name!r} (looked in {root} and the installed packages)") from None
         raise MeasurementError(f"{subject}: importing {module_name!r} needs the missing module {error.name!r}") from error
     except Exception as error:
         raise MeasurementError(f"{subject}: importing {module_name!r} raised {type(error).__name__}: {error}") from error

