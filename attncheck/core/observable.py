@@ -14,7 +14,8 @@ What the function is given and returns depends on `reads`:
              **arguments)`, where given, gets the means as [B, H, M] and returns them as they shall be, NaN where a key is left out.
              Dims end in "key".
 - "probe":   (probe, **arguments) -> [batch, heads, N], from an instruments.probes.Probe: what the model's own kernel made of
-             fixed value columns. `over_queries` and `per` as for rows.
+             fixed value columns. `packs(**arguments)` says which columns it needs beyond ones, first keys and random signs, as fields
+             of an instruments.probes.ProbeRequest. `over_queries` and `per` as for rows.
 - "call":    (context, **arguments) -> CallValue, from an instruments.context.CallContext (query, key, value, rotary, rows on demand).
 - "weights": (layer, **arguments) -> WeightValue | float | array, from a LayerWeights, no forward pass. With `whole_model=True` the
              function gets the list of all LayerWeights and returns one value per layer.
@@ -62,6 +63,7 @@ def observable(
     whole_model: bool = False,
     whole_head: bool = False,
     finish: Callable[..., Any] | None = None,
+    packs: Callable[..., Mapping[str, Any]] | None = None,
 ) -> Callable[[F], F]:
     """Register an observable. Its docstring's first sentence is what `attncheck explain` prints; formula, shapes and source follow.
 
@@ -85,6 +87,7 @@ def observable(
                     "whole_model": whole_model,
                     "whole_head": whole_head,
                     "finish": finish,
+                    "packs": packs,
                     "extra_parameters": extra,
                 },
             )

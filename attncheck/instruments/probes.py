@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from attncheck.core.errors import MeasurementError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -46,6 +48,24 @@ class ProbeRequest:
     padding: bool = False
     signs: int = 0
     """+-1 columns for an estimate of the Frobenius norm; at least 60 decide anything."""
+
+    def add(
+        self,
+        *,
+        future: Cuts | None = None,
+        outside_window: int | None = None,
+        window_cuts: Cuts | None = None,
+        padding: bool = False,
+        signs: int = 0,
+    ) -> None:
+        """Pack what one more observable needs. Raises MeasurementError for a second window: a pass has one."""
+        if outside_window is not None and self.outside_window not in (None, outside_window):
+            raise MeasurementError(f"one window a pass; {self.outside_window} is asked for already")
+        self.outside_window = outside_window if outside_window is not None else self.outside_window
+        self.future = "all" if "all" in (future, self.future) else future or self.future
+        self.window_cuts = "all" if window_cuts == "all" else self.window_cuts
+        self.padding = self.padding or padding
+        self.signs = max(self.signs, signs)
 
 
 @dataclass

@@ -14,9 +14,11 @@ import torch
 
 from attncheck.core.errors import AttncheckError, MeasurementError, NotObservable
 from attncheck.core.observable import Value
+from attncheck.instruments import agreement
 from attncheck.instruments.context import DENSE_LIMIT, CallContext, identity_weights
+from attncheck.instruments.folding import fold
 from attncheck.instruments.probes import Probe, Prober, ProbeRequest
-from attncheck.instruments.rows import Tile, tiles
+from attncheck.instruments.rows import tiles
 from attncheck.instruments.visibility import Visibilities
 
 if TYPE_CHECKING:
@@ -25,17 +27,6 @@ if TYPE_CHECKING:
     from attncheck.core.definitions import Request
     from attncheck.core.evidence import AttentionCall
     from attncheck.core.registry import Entry
-
-DISAGREEMENT = {torch.float64: 2e-3, torch.float32: 2e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
-"""Past this difference on +-1 columns the rows are not what ran: rounding reaches 1e-5 in float32 and 4e-3 in bfloat16.
-
-A kernel that rounds its scores to half precision (eager) is further off where scores are large: see `_rounding_of_scores`.
-"""
-
-SUSPICIOUS = {torch.float64: 1e-6, torch.float32: 1e-4}
-"""Past this difference zero-mass claims are asked for at every threshold; in half precision, past `DISAGREEMENT`."""
-
-ROW_EXTRAS = {"attention.future_mass": "future", "attention.outside_window_mass": "outside_window"}
 
 
 @dataclass
@@ -111,20 +102,14 @@ class Session:
         self.check_kernel = check_kernel
 
     def _probe_request(self) -> ProbeRequest:
-        probes = {want.request.name: want for want in self.by_reads.get("probe", ())}
-        futures = [want for want in self.by_reads.get("probe", ()) if want.request.name == "attention.future_mass"]
-        windows = {want.arguments["window"] for want in self.by_reads.get("probe", ()) if "window" in want.arguments}
-        if len(windows) > 1:
-            for want in self.by_reads["probe"]:
-                if want.arguments.get("window") not in (None, min(windows)):
-                    self.faults[want.request.key] = MeasurementError(f"one window a pass; this one also asks for {sorted(windows)}")
-        return ProbeRequest(
-            future=("all" if any(want.arguments.get("cuts") == "all" for want in futures) else "staggered") if futures else None,
-            outside_window=min(windows) if windows else None,
-            window_cuts="all" if any("window" in w.arguments and w.arguments["cuts"] == "all" for w in probes.values()) else "staggered",
-            padding="attention.padding_mass" in probes and self.fed.padded,
-            signs=max((want.arguments["columns"] for want in self.by_reads.get("probe", ()) if "columns" in want.arguments), default=0),
-        )
+        """The columns of all probe observables together; a demand for a second window is a fault of that request alone."""
+        packed = ProbeRequest()
+        for want in self.by_reads.get("probe", ()):
+            packs = want.entry.about["packs"]
+            if packs is not None:
+                self._try(want, packed.add, **packs(**want.arguments))
+        packed.padding = packed.padding and self.fed.padded
+        return packed
 
     def _context(self, call: AttentionCall) -> CallContext:
         """The call with the sequences that it reads: an encoder's own, a decoder's own, or both across them."""
@@ -139,12 +124,12 @@ class Session:
     def notes(self) -> list[str]:
         """What a reader of the verdicts should know, once the pass is over."""
         found = []
-        for name, what in ROW_EXTRAS.items():
+        for what in ("future", "outside_window"):
             apart, neighbours = self.prober.coverage(what)
             if apart < neighbours:
                 found.append(
-                    f"{name}: the thresholds told {apart} of {neighbours} neighbouring positions apart; with `cuts: all` every head is "
-                    "asked for all of them"
+                    f"attention.{what}_mass: the thresholds told {apart} of {neighbours} neighbouring positions apart; with `cuts: all` "
+                    "every head is asked for all of them"
                 )
         return found
 
@@ -160,7 +145,8 @@ class Session:
             self.prober.prepare(context)
         walked = self._walk(context, result)
         probe = self._probe(context, result, walked) if probing else None
-        self._judge_rows(context, result)
+        if result.kernel_error is not None:
+            self._blame(context, agreement.disagreement(call, result.kernel_error, result.layer, context.batch))
         for want in self.by_reads.get("probe", ()):
             if probe is None:
                 self._fault(want, NotObservable(f"{call.path}: the kernel cannot be asked: {call.replay_refused or 'unknown kernel'}"))
@@ -178,9 +164,13 @@ class Session:
         """All tiles once. Returns what the session itself needs per row: row sums, check columns, future and window masses."""
         call = context.call
         rows, columns = list(self.by_reads.get("rows", ())), list(self.by_reads.get("columns", ()))
-        extras = [
-            (ROW_EXTRAS[w.request.name], w.arguments.get("window")) for w in self.by_reads.get("probe", ()) if w.request.name in ROW_EXTRAS
-        ]
+        # The farthest and nearest key, relative to the query, beyond which a kernel should read nothing.
+        window = self.prober.request.outside_window
+        extras: dict[str, tuple[int | None, int | None]] = {}
+        if self.prober.request.future is not None:
+            extras["future"] = (None, 0)
+        if window is not None:
+            extras["outside_window"] = (1 - window, None)
         if not (rows or columns or self.check_kernel or self.by_reads.get("probe")):
             return {}
         shape = (context.batch, call.heads, context.queries)
@@ -188,7 +178,7 @@ class Session:
         kept: dict[str, Tensor] = {"row_sum": torch.zeros(shape, dtype=self.dtype, device=device)}
         if context.checks is not None:
             kept["check"] = torch.zeros(*shape, context.checks.shape[-1], dtype=self.dtype, device=device)
-        for name, _ in extras:
+        for name in extras:
             kept[name] = torch.zeros(shape, dtype=self.dtype, device=device)
         per_row = {want.request.key: torch.zeros(shape, dtype=self.dtype, device=device) for want in rows}
         per_key = {want.request.key: torch.zeros(*shape[:2], context.keys, dtype=torch.float64, device=device) for want in columns}
@@ -210,10 +200,9 @@ class Session:
             kept["row_sum"][place] = tile.row_sum
             if context.checks is not None:
                 kept["check"][place] = tile.check
-            for name, window in extras:
-                if name == "future" and context.only_past:
-                    continue
-                kept[name][place] = tile.beyond(None, 0) if name == "future" else tile.beyond(1 - int(window or 1), None)
+            for name, beyond in extras.items():
+                if name != "future" or not context.only_past:
+                    kept[name][place] = tile.beyond(*beyond)
         for want in rows:
             if want.request.key not in self.faults:
                 result.values[want.request.key] = fold(per_row[want.request.key], context.counts, want, kept["row_sum"])
@@ -248,7 +237,7 @@ class Session:
         if "check" in walked and not context.call.dropout:
             checked = walked["check"]
             if context.kernel_weights is not None:
-                self._judge_linearity(context, checked, probe)
+                self._blame(context, agreement.nonlinearity(context, checked, probe.checked))
                 checked = self._formula_checks(context)
             probe.error = (checked.float() - probe.checked).abs().amax(-1)
             counted = torch.where(context.counts[:, None, :], probe.error, 0.0)
@@ -259,9 +248,8 @@ class Session:
         return probe
 
     def _refine(self, context: CallContext, probe: Probe, result: LayerResult) -> None:
-        """A head whose kernel is off is asked for every threshold: a leak in one head alone may lie between its staggered ones."""
-        dtype = context.call.value.dtype
-        if result.kernel_error is None or float(result.kernel_error.max()) <= SUSPICIOUS.get(dtype, DISAGREEMENT.get(dtype, 0.1)):
+        """A call whose kernel is off is asked for every threshold: a leak in one head alone may lie between its staggered ones."""
+        if result.kernel_error is None or not agreement.suspicious(context.call, result.kernel_error):
             return
         if probe.future is not None and self.prober.request.future == "staggered":
             probe.future = torch.maximum(probe.future, self.prober.every_threshold(context, after=True))
@@ -278,49 +266,11 @@ class Session:
                 made[tile.batch, tile.head, tile.rows] = tile.check
         return made
 
-    def _judge_linearity(self, context: CallContext, checked: Tensor, probe: Probe) -> None:
-        """Weights that were read off with identity values are weights only if the kernel is linear in its values."""
-        apart = torch.where(context.counts[:, None, :], (checked.float() - probe.checked).abs().amax(-1), 0.0)
-        size = torch.where(context.counts[:, None, :], probe.checked.abs().amax(-1), 0.0)
-        worst, limit = float(apart.max()), self._limit(context.call)
-        if worst <= limit * max(1.0, float(size.max())):
+    def _blame(self, context: CallContext, error: MeasurementError | None) -> None:
+        """Rows that are not what the kernel applied measure nothing: what reads them errs, and `kernel.error` tells."""
+        if error is None:
             return
-        context.fault = MeasurementError(
-            f"{context.call.path}: the operator is not linear in its values, so it has no attention matrix: on values of +-1 its output "
-            f"and its weights (read off with identity values) times those values differ by {worst:.3g}"
-        )
-        self._fault_rows(context.fault)
-
-    def _judge_rows(self, context: CallContext, result: LayerResult) -> None:
-        """Rows that are not what the kernel applied measure nothing: their requests err, `kernel.error` tells."""
-        if result.kernel_error is None:
-            return
-        limit = self._limit(context.call)
-        worst = float(result.kernel_error.max())
-        if worst <= limit:
-            return
-        sample, head = divmod(int(result.kernel_error.argmax()), result.kernel_error.shape[1])
-        limit += _rounding_of_scores(context.call, sample, head)
-        if worst <= limit:
-            return
-        at = f"layer {result.layer}, head {head}" + (f", sample {sample}" if context.batch > 1 else "")
-        at += f" ({result.path}, {result.implementation})"
-        broken = [name for name in ("query", "key", "scores") if not finite(getattr(context.call, name))]
-        context.fault = MeasurementError(
-            f"the {broken[0]} holds values that are not numbers, so its attention is none: at {at}"
-            if broken
-            else f"the kernel does not apply the attention that its query, key and mask define: at {at} the two differ by {worst:.3g} on "
-            f"values of +-1 (rounding stays below {limit:g}); exact rows would describe another attention than the one that ran. "
-            "See `kernel.error`"
-        )
-        self._fault_rows(context.fault)
-
-    @staticmethod
-    def _limit(call: AttentionCall) -> float:
-        """Autocast may take float32 values and return less."""
-        return max(DISAGREEMENT.get(dtype, 0.1) for dtype in (call.value.dtype, call.output.dtype))
-
-    def _fault_rows(self, error: AttncheckError) -> None:
+        context.fault = error
         for reads in ("rows", "columns"):
             for want in self.by_reads.get(reads, ()):
                 self._fault(want, error)
@@ -363,53 +313,4 @@ class Session:
             layer.values.pop(want.request.key, None)
 
 
-def _rounding_of_scores(call: AttentionCall, sample: int, head: int) -> float:
-    """How far +-1 columns may be off where a kernel keeps its scores in half precision.
-
-    Product, scale and mask each round by half a unit in the last place, u S for scores up to S, and a change of d in the scores of a row
-    moves its answer by at most 2 d: 2 * 3 * u / 2 * S, taken as 4 u (1 + S).
-    """
-    dtypes = [dtype for dtype in (call.value.dtype, call.output.dtype) if dtype in (torch.bfloat16, torch.float16)]
-    if not dtypes or call.query.shape[-1] == 0:
-        return 0.0
-    query = call.query[sample, head].float() * call.scale
-    key = call.key[sample, head // (call.heads // call.kv_heads)].float()
-    largest = max(float((query[start : start + 64] @ key.mT).abs().max()) for start in range(0, len(query), 64))
-    unit = max(torch.finfo(dtype).eps for dtype in dtypes) / 2
-    return 4 * unit * (1 + largest)
-
-
-def fold(per_row: Tensor, counts: Tensor, want: Wanted, row_sum: Tensor | None = None) -> Value:
-    """[B, H, N] to one number a head over the queries that count, or kept per query with no place where none counts.
-
-    NaN in a row that counts stays NaN. Only `mean_where_known` takes it for a row that has nothing to say, and then asks `row_sum`.
-    """
-    counted = counts[:, None, :].expand_as(per_row)
-    how = want.entry.about["over_queries"]
-    number = per_row.double()
-    broken = counted & row_sum.isnan() if row_sum is not None else torch.zeros_like(counted)
-    if want.per_query:
-        kept = torch.where(counted, number.sqrt() if how == "root_sum" else number, torch.nan)
-        present = counted & ~(kept.isnan() & ~broken) if how == "mean_where_known" else counted
-        return Value(kept.cpu().numpy(), ("sample", "head", "query"), present=present.cpu().numpy())
-    total = counted.sum(-1)
-    if how in ("max", "min"):
-        sign = 1.0 if how == "max" else -1.0
-        folded = torch.where(counted, number * sign, -torch.inf).amax(-1) * sign
-    elif how == "mean_where_known":
-        known = counted & ~number.isnan()
-        folded = torch.where(known, number, 0.0).sum(-1) / known.sum(-1)
-        folded = torch.where(broken.any(-1), torch.nan, folded)
-    else:
-        summed = torch.where(counted, number, 0.0).sum(-1)
-        folded = summed / total if how == "mean" else summed.sqrt() if how == "root_sum" else summed
-    folded = torch.where(total > 0, folded, torch.nan)
-    return Value(folded.cpu().numpy(), ("sample", "head"), present=None if bool((total > 0).all()) else (total > 0).cpu().numpy())
-
-
-def finite(tensor: Tensor | None) -> bool:
-    """Whether no entry is NaN or +inf; -inf among scores is a hidden key."""
-    return tensor is None or bool((tensor < torch.inf).all())
-
-
-__all__ = ["Fed", "LayerResult", "Session", "Tile", "Wanted", "fold"]
+__all__ = ["Fed", "LayerResult", "Session", "Wanted"]

@@ -29,7 +29,13 @@ def frobenius_norm(tile: Tile) -> Tensor:
     return tile.sum_of_squares
 
 
-@observable("attention.frobenius_estimate", reads="probe", dims=("sample", "layer", "head"), source="doi:10.1080/03610918908812806")
+@observable(
+    "attention.frobenius_estimate",
+    reads="probe",
+    dims=("sample", "layer", "head"),
+    source="doi:10.1080/03610918908812806",
+    packs=lambda columns, alpha: {"signs": columns},
+)
 def frobenius_estimate(probe: Probe, *, columns: int = 64, alpha: float = 1e-4) -> Value:
     """Frobenius norm of each head estimated through the model's own kernel, without its queries and keys, with an interval.
 

@@ -57,7 +57,7 @@ def key_mass(tile: Tile, *, keys: Spans) -> Tensor:
     return tile.mass_where(chosen)
 
 
-@observable("attention.future_mass", reads="probe", dims=PLACE, over_queries="mean")
+@observable("attention.future_mass", reads="probe", dims=PLACE, over_queries="mean", packs=lambda cuts: {"future": cuts})
 def future_mass(probe: Probe, *, cuts: Literal["staggered", "all"] = "staggered") -> Tensor:
     """Mass on keys after the query, mean over queries; exactly 0 in a causal kernel.
 
@@ -70,7 +70,7 @@ def future_mass(probe: Probe, *, cuts: Literal["staggered", "all"] = "staggered"
     return probe.with_rows("future", probe.future)
 
 
-@observable("attention.padding_mass", reads="probe", dims=PLACE, over_queries="mean")
+@observable("attention.padding_mass", reads="probe", dims=PLACE, over_queries="mean", packs=lambda: {"padding": True})
 def padding_mass(probe: Probe) -> Tensor:
     """Mass on padding keys by queries that are no padding, as the kernel applies it, mean over queries; 0 unless padding leaks.
 
@@ -81,7 +81,13 @@ def padding_mass(probe: Probe) -> Tensor:
     return probe.padding.abs()
 
 
-@observable("attention.outside_window_mass", reads="probe", dims=PLACE, over_queries="mean")
+@observable(
+    "attention.outside_window_mass",
+    reads="probe",
+    dims=PLACE,
+    over_queries="mean",
+    packs=lambda window, cuts: {"outside_window": window, "window_cuts": cuts},
+)
 def outside_window_mass(probe: Probe, *, window: int, cuts: Literal["staggered", "all"] = "staggered") -> Tensor:
     """Mass on keys outside a sliding window, mean over queries; exactly 0 where the window is kept.
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from attncheck.core.errors import AttncheckError, MeasurementError
 from attncheck.core.observable import OBSERVABLES, observable
-from attncheck.instruments.session import Fed, Wanted, fold
+from attncheck.instruments.folding import fold
+from attncheck.instruments.session import Fed, Wanted
 
 ALL_ROWS = ("attention.entropy", "attention.frobenius_norm", "attention.largest_weight", "attention.sink_mass", "logits.max",
             "attention.mean_distance", "attention.jacobian_norm", "attention.previous_token", "attention.first_four_mass")  # fmt: skip
