@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt models.txt
 	touch $(READY)
 
 demo: setup  ## run the shipped specs on the small packaged models
-	$(BIN)/pytest --attn-spec specs/ -m "not large"
+	OMP_NUM_THREADS=1 $(BIN)/pytest --attn-spec specs/ -m "not large"
 
 test: setup check  ## lint, types, layers and the default tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2
@@ -36,6 +36,8 @@ check: setup
 
 bench: setup
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/collection.py
+	$(BIN)/python benchmarks/judging.py
 
 clean:
 	rm -rf $(VENV) .attncheck .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 _ATTENTION = re.compile(r"Attention|Attn|MHA|MHSA")
-_NOT_SOFTMAX = re.compile(r"Linear|Delta|Lightning|Mamba|Rwkv|Retention|Hyena|Fourier")
+_NOT_SOFTMAX = re.compile(r"Linear|Delta|Lightning|Mamba|Rwkv|Retention|Hyena|Fourier|LSTM|TTT")
+_PARTS = ({"q", "wq", "query", "queries"}, {"k", "wk", "key", "keys"}, {"v", "wv", "value", "values"})
 _WORDS = {"q", "k", "v", "qk", "kv", "qkv", "wq", "wk", "wv", "wqkv", "query", "key", "value", "queries", "keys", "values"}
 SHOWN = 5
 
@@ -71,7 +72,9 @@ def silent_modules(observation: Observation) -> list[str]:
     found = {}
     for path, times in observation.ran.items():
         beneath = sum(_within(base, path) for base in bases)
-        inside_another = any(path != base and _within(path, base) and base in observation.ran for base in bases)
+        inside_another = any(
+            path != base and _within(path, base) and (base in observation.ran or path in observation.unnamed) for base in bases
+        )
         if beneath < times and not (beneath == 0 and inside_another):
             found[path] = path if beneath == 0 else f"{path} (ran {times} times, seen {beneath} times)"
     return [text for path, text in found.items() if not any(other != path and _within(other, path) for other in found)]
@@ -82,12 +85,29 @@ def _within(path: str, outer: str) -> bool:
 
 
 def like_attention(module: nn.Module) -> bool:
-    """Whether a module's class or a base of it is named like softmax attention, and it has projections named like queries, keys, values."""
-    names = [base.__name__ for base in type(module).__mro__]
-    if not any(map(_ATTENTION.search, names)) or any(map(_NOT_SOFTMAX.search, names)):
+    """Whether a module is built like softmax attention: its class or a base of it is named so and it has a projection named like queries,
+    keys or values; or, whatever its name, it has one for each of the three."""
+    if other_mixer(module):
         return False
     own = [*(child for child, _ in module.named_children()), *(p for p, _ in module.named_parameters(recurse=False))]
+    if not named_attention(module):
+        words = {word for part in own for word in part.lower().split("_")}
+        return all(words & part for part in _PARTS)
     return any(part in ("c_attn", "in_proj") or part.startswith("in_proj_") or _WORDS & set(part.lower().split("_")) for part in own)
+
+
+def other_mixer(module: nn.Module) -> bool:
+    """Whether its class or a base of it is named like a mixer of tokens that has no softmax."""
+    return any(map(_NOT_SOFTMAX.search, _names(module)))
+
+
+def named_attention(module: nn.Module) -> bool:
+    """Whether its class or a base of it is named like attention."""
+    return any(map(_ATTENTION.search, _names(module)))
+
+
+def _names(module: nn.Module) -> list[str]:
+    return [base.__name__ for base in type(module).__mro__]
 
 
 def layers_by_config(model: nn.Module) -> int | None:

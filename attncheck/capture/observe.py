@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from attncheck.capture.census import check_census, like_attention
+from attncheck.capture.census import check_census, like_attention, named_attention, other_mixer
 from attncheck.capture.interface import wrapped_interface
 from attncheck.capture.operators import OperatorMode
 from attncheck.capture.rotation import watching_rotations
@@ -36,9 +37,9 @@ def observe(
     with torch.no_grad(), watching(model, on_call, batch=batch) as observation:
         try:
             output = model(**arguments)
-        except (NotObservable, MeasurementError):
+        except (NotObservable, MeasurementError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:  # sys.exit() too: it would end the tests and not the measuring
             where = f" in {observation.where}" if observation.running else ""
             raise MeasurementError(f"the forward pass raised {type(error).__name__}{where}: {error}") from error
     check_census(model, observation, attention_layers)
@@ -75,9 +76,21 @@ def _paths(model: nn.Module, observation: Observation) -> Iterator[None]:
     names = {id(module): name or type(module).__name__ for name, module in model.named_modules(remove_duplicate=True)}
 
     attention = {id(module) for module in model.modules() if like_attention(module)}
+    observation.unnamed = {names[id(module)] for module in model.modules() if id(module) in attention and not named_attention(module)}
+    observation.other_mixers = {names[id(module)] for module in model.modules() if other_mixer(module)}
+    ours = get_ident()
+
+    def elsewhere() -> bool:
+        # The hooks are of the whole process; what watches operators, and the list of running modules, are of this thread.
+        return get_ident() != ours
 
     def enter(module: nn.Module, inputs: Any) -> None:
         if recomputing():
+            return
+        if elsewhere():
+            if id(module) in names and not observation.other_threads:
+                observation.other_threads.append(names[id(module)])
+                observation.unseen.append(f"{names[id(module)]} ran in another thread, where nothing can be watched")
             return
         if id(module) in names:
             observation.running.append(names[id(module)])
@@ -92,11 +105,13 @@ def _paths(model: nn.Module, observation: Observation) -> Iterator[None]:
     def leave(module: nn.Module, inputs: Any, output: Any) -> None:
         # A forward that raised and was caught left its path behind.
         name = names.get(id(module))
-        if name in observation.running and not recomputing():
+        if name in observation.running and not recomputing() and not elsewhere():
             while observation.running.pop() != name:
                 pass
 
     def leave_stranger(module: nn.Module, inputs: Any, output: Any) -> None:
+        if elsewhere():
+            return
         if observation.strangers and observation.strangers[-1] == id(module) and not recomputing():
             observation.strangers.pop()
 

@@ -30,7 +30,9 @@ def observe_operator(operator: Callable[..., Any], arguments: Mapping[str, Any],
     with torch.no_grad():
         try:
             output = run(value)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # sys.exit() too: it would end the tests and not the measuring
             raise MeasurementError(f"the operator {name} raised {type(error).__name__}: {error}") from error
         expected = (*query.shape[:3], value.shape[-1])
         if tuple(output.shape) != expected:

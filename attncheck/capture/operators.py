@@ -30,11 +30,17 @@ FUSED = {
 }
 COMPOSITE = {"aten::scaled_dot_product_attention", "aten::_scaled_dot_product_attention_math", "aten::multi_head_attention_forward"}
 SOFTMAX = {"aten::_softmax", "aten::_safe_softmax", "aten::softmax"}
+EXP = {"aten::exp", "aten::exp_", "aten::exp2", "aten::exp2_"}
 PRODUCTS = {"aten::bmm", "aten::matmul", "aten::mm", "aten::baddbmm"}
 PASS_ON = {"aten::_to_copy", "aten::clone", "aten::native_dropout", "aten::contiguous", "aten::nan_to_num"}
 """Operators whose result still holds the weights of their first argument."""
 CHANGE = {"aten::mul", "aten::mul_", "aten::div", "aten::div_", "aten::masked_fill", "aten::masked_fill_", "aten::where"}
 """Operators that may change the weights element by element."""
+
+
+def like_attention(shape: tuple[int, ...], batch: int) -> bool:
+    """Whether weights of this shape may be attention's: [batch x heads, N, M] or [batch, N, N]; a router's [batch, N, experts] is none."""
+    return len(shape) > 3 or (len(shape) == 3 and (shape[0] != batch or shape[1] == shape[2]))
 
 
 class _Pending:
@@ -48,8 +54,7 @@ class _Pending:
         self.dropout = 0.0
         self.alive = [weights]
         """Kept so that no other tensor gets their addresses."""
-        self.like_attention = len(self.shape) > 3 or (len(self.shape) == 3 and (self.shape[0] != batch or self.shape[1] == self.shape[2]))
-        """[batch x heads, N, M] or [batch, N, N]; a router's [batch, N, experts] is none."""
+        self.like_attention = like_attention(self.shape, batch)
 
 
 class _Exponential:
@@ -57,6 +62,7 @@ class _Exponential:
 
     def __init__(self, result: Tensor, where: str) -> None:
         self.where = where
+        self.shape, self.numel = tuple(result.shape), result.numel()
         self.alive = [result]
         """Kept so that no other tensor gets their addresses."""
         self.summed = self.normalised = False
@@ -116,7 +122,7 @@ class OperatorMode(TorchDispatchMode):
             self._layer(native_mha_call(func, args, kwargs, result))
         elif name in SOFTMAX:
             self._softmax(args[0], args[1], result)
-        elif name == "aten::exp" and result.dim() >= 3:
+        elif name in EXP and result.dim() >= 3:
             latest = next(reversed(self.exponentials.values()), None)
             self.exponentials = {address: made for address, made in self.exponentials.items() if made is latest}
             self._stands(result, _Exponential(result, self.observation.where))
@@ -252,12 +258,22 @@ class OperatorMode(TorchDispatchMode):
         for address in [address for address, other in self.pending.items() if other is kept]:
             del self.pending[address]
 
+    def _exponential_applied(self, left: Tensor) -> None:
+        """Weights that come straight from exp: a softmax by log-sum-exp, or one that is divided by its sum after the product."""
+        made = self.exponentials.get(_storage(left))
+        if made is None or left.numel() != made.numel or left.shape[-1] != made.shape[-1]:
+            return
+        if made.normalised:
+            self.observation.unseen.append(f"{made.where}: a softmax written out (exp divided by its sum), applied to values")
+        elif like_attention(made.shape, self.observation.batch) and made.where not in self.observation.other_mixers:
+            self.observation.doubtful.append(f"{made.where}: an exp of shape {list(made.shape)}, applied to values as a softmax's would be")
+        else:
+            return
+        self.exponentials = {address: other for address, other in self.exponentials.items() if other is not made}
+
     def _product(self, name: str, args: Any, result: Tensor) -> None:
         left, right = (args[1], args[2]) if name == "aten::baddbmm" else (args[0], args[1])
-        made = self.exponentials.get(_storage(left))
-        if made is not None and made.normalised:
-            self.observation.unseen.append(f"{made.where}: a softmax written out (exp divided by its sum), applied to values")
-            self.exponentials = {address: other for address, other in self.exponentials.items() if other is not made}
+        self._exponential_applied(left)
         kept = self.pending.get(_storage(left))
         if kept is None or left.numel() != kept.weights.numel() or left.shape[-1] != kept.shape[-1]:
             return

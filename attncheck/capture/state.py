@@ -53,6 +53,12 @@ class Observation:
     """How often each module that looks like attention was run."""
     strangers: list[int] = field(default_factory=list)
     """Identities of running modules that are no part of the model, but have weights of their own (a teacher beside it)."""
+    unnamed: set[str] = field(default_factory=set)
+    """Those of them that only their parts look like attention: mere projections, where the module around them makes the call."""
+    other_mixers: set[str] = field(default_factory=set)
+    """Paths of modules that say they mix tokens without a softmax: their exponentials are decays."""
+    other_threads: list[str] = field(default_factory=list)
+    """The first module of the model that ran in another thread."""
     inside: int = 0
     """Depth of wrapped attention calls: what runs in there belongs to a call that is seen already."""
     rotary: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)

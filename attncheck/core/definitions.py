@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 AXES = ("attn_implementation", "dtype", "device")
 """Keys of a subject where a list is a matrix of tests."""
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda", "cuda:N", "mps")
+_AXIS_VALUES = {"dtype": (re.compile("|".join(DTYPES)), DTYPES), "device": (re.compile(r"auto|cpu|cuda(:\d{1,4})?|mps"), DEVICES)}
+
+
+def allowed_on_axis(axis: str, value: str) -> tuple[str, ...]:
+    """What an axis takes, where the value is none of it; empty where it may be right. Only the models know the implementations."""
+    pattern, allowed = _AXIS_VALUES.get(axis, (None, ()))
+    return () if pattern is None or pattern.fullmatch(value) else allowed
 
 
 def canonical(value: Any) -> str:

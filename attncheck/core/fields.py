@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from attncheck.core.bounds import Bound, Expression, parse_expression
-from attncheck.core.definitions import AXES, Request
+from attncheck.core.definitions import AXES, Request, allowed_on_axis
 from attncheck.core.errors import nearest
 
 BOUND_WORDS = ("at_least", "at_most", "between", "equals")
@@ -141,6 +141,10 @@ def _axes(value: Any) -> dict[str, str]:
             raise ValueError(f"{name!r} is no axis; allowed: {', '.join(AXES)}" + (f"; did you mean {hint!r}?" if hint else ""))
         if not isinstance(setting, str) or not setting:
             raise ValueError(f"{name}: {setting!r} is not one value; allowed: a text such as 'eager', 'float32', 'cpu'")
+        allowed = allowed_on_axis(name, setting)
+        if allowed:
+            hint = nearest(setting, allowed)
+            raise ValueError(f"{name}: {setting!r}; allowed: {', '.join(allowed)}" + (f"; did you mean {hint!r}?" if hint else ""))
     return dict(value)
 
 

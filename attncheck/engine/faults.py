@@ -12,6 +12,10 @@ FRAMES = 6
 """Innermost frames that are kept of a foreign exception; the first ones are attncheck's own calls."""
 
 
+LONGEST = 4_000
+"""Characters of a message: an exception may carry a whole tensor or page."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """An error without its objects. `detail` is the long part (a foreign traceback), reported once."""
@@ -31,11 +35,11 @@ class Fault:
             case SpecError():
                 return cls("SpecError", str(error), detail=notes, problems=tuple(asdict(problem) for problem in error.problems))
             case NotObservable():
-                return cls("NotObservable", str(error), detail=notes or _cause(error))
+                return cls("NotObservable", _shortened(str(error)), detail=notes or _cause(error))
             case AttncheckError():
-                return cls("MeasurementError", str(error), detail=notes or _cause(error))
+                return cls("MeasurementError", _shortened(str(error)), detail=notes or _cause(error))
             case _:
-                return cls("MeasurementError", f"{type(error).__name__}: {error}", detail=_frames(error))
+                return cls("MeasurementError", _shortened(f"{type(error).__name__}: {error}"), detail=_frames(error))
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Fault:
@@ -66,4 +70,9 @@ def _cause(error: BaseException) -> str:
 
 def _frames(error: BaseException) -> str:
     shown = traceback.format_exception(type(error), error, error.__traceback__, limit=-FRAMES, chain=False)
-    return "".join(shown).rstrip()
+    return _shortened("".join(shown).rstrip())
+
+
+def _shortened(text: str) -> str:
+    """The beginning and the end of what is too long."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"

@@ -159,7 +159,7 @@ def _collect(subject: LoadedSubject, feed: Feed, session: Session, wanted: list[
     empty = max((layer.empty_rows for layer in layers), default=0)
     if empty:
         measured.notes.append(f"{empty} query rows that see no key are left out of every reduction")
-    measured.notes += session.notes()
+    said = session.notes()
     errors = [float(layer.kernel_error.max()) for layer in layers if layer.kernel_error is not None]
     attrs: dict[str, Any] = {
         "dtype": subject.dtype,
@@ -188,7 +188,7 @@ def _collect(subject: LoadedSubject, feed: Feed, session: Session, wanted: list[
             stacks=[layer.stack for layer in layers],
             paths=[layer.path for layer in layers],
             symbols=[layer.symbols for layer in layers],
-            attrs=attrs,
+            attrs={**attrs, "notes": [note for note in said if note.startswith(f"{want.request.name}: ")]},
         )
 
 

@@ -154,7 +154,9 @@ class Store:
         begun = time.monotonic()
         try:
             outcome = measure(pass_key, missing)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # anything else that ends the set-up of a test leaves pytest's fixtures broken for all that follow
             record.failure = Fault.of(error)
         else:
             self._add(pass_key, record, outcome, missing)

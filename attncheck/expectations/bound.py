@@ -142,6 +142,8 @@ def number(value: float, digits: int = 3) -> str:
 def against(value: float, other: float) -> str:
     """`value` with as many digits as it takes to tell it from `other`, at least 3 and at most 9."""
     for digits in range(3, 10):
-        if number(value, digits) != number(other, digits) or value == other:
-            return number(value, digits)
+        said = number(value, digits)
+        # Compared as numbers: "8.00" beside "8" tells nobody anything.
+        if value == other or float(said) != float(number(other, digits)):
+            return said
     return repr(value)

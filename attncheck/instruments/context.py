@@ -100,9 +100,29 @@ class CallContext:
         slots = self.call.key_positions if self.call.key_positions is not None else torch.arange(self.keys, device=self.call.key.device)
         return slots[None, :] - self.first_slot[:, None]
 
-    @cached_property
+    @property
+    def unplaced(self) -> str:
+        """Why nobody can say at which positions the queries stand, or an empty text. A causal flag is aligned to the first key."""
+        call = self.call
+        if self.queries == self.keys or call.query_positions is not None or call.stack == "cross" or call.is_causal:
+            return ""
+        return (
+            f"{call.path}: the call has {self.queries} queries and {self.keys} keys, and nothing says at which positions its queries stand"
+        )
+
+    @property
     def query_positions(self) -> Tensor:
-        """int64 [B, N]; counted like the keys', except across two sequences, where each has its own start."""
+        """int64 [B, N]; counted like the keys', except across two sequences, where each has its own start.
+
+        Raises MeasurementError where they are not known: a guess would hide a leak, or see one that is none.
+        """
+        if self.unplaced:
+            raise MeasurementError(self.unplaced)
+        return self.query_slots
+
+    @cached_property
+    def query_slots(self) -> Tensor:
+        """int64 [B, N]: `query_positions`, or 0, 1, 2, ... where those are not known."""
         given = self.call.query_positions
         slots = given if given is not None else torch.arange(self.queries, device=self.call.key.device)
         if self.call.stack == "cross":

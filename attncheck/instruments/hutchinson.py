@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attncheck.instruments.rows import ROWS
 from attncheck.instruments.visibility import visible_rows
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from attncheck.instruments.probes import Probe
 
 COLUMNS_NEEDED = 60
+ROWS = 64
+"""Rows of the mask that are read at a time."""
 
 
 @dataclass

@@ -91,6 +91,13 @@ class Probe:
     error: Tensor | None = None
     """|kernel - exact rows| over the check columns, [B, H, N]; filled in once the rows are known."""
 
+    def void(self, rows: Tensor) -> None:
+        """Make all that the kernel showed for the rows [B, H, N] no number."""
+        for name in ("row_sum", "first", "first_four", "padding", "future", "outside_window"):
+            shown = getattr(self, name)
+            if shown is not None:
+                setattr(self, name, torch.where(rows, torch.nan, shown))
+
     def with_rows(self, name: str, shown: Tensor) -> Tensor:
         """The larger of what the kernel showed and what the rows say."""
         rows = self.from_rows.get(name)
@@ -139,11 +146,11 @@ class Prober:
 
         taken = sum(part.shape[-1] for part in packed)
         ahead = behind = None
-        if request.future is not None and keys > 1:
+        if request.future is not None and keys > 1 and not context.unplaced:
             room = max(4, (-taken) % width or width) // (2 if request.outside_window else 1)
             ahead = self._thresholds(context, "future", keys - 1 if request.future == "all" else room)
             packed.append((position[..., None] > ahead[:, :, None, :].to(device)).to(dtype))
-        if request.outside_window is not None and keys > 1:
+        if request.outside_window is not None and keys > 1 and not context.unplaced:
             room = max(4, (-sum(part.shape[-1] for part in packed)) % width or width)
             behind = self._thresholds(context, "outside_window", keys - 1 if request.window_cuts == "all" else room)
             packed.append((position[..., None] <= behind[:, :, None, :].to(device)).to(dtype))

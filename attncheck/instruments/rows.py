@@ -1,6 +1,6 @@
 """Exact attention rows from the captured query, key and mask, a tile at a time, so that no N x M matrix ever exists.
 
-A tile is 64 query rows of one head by the keys that they can see: small enough to stay in cache. Scores are put together in the
+A tile is 64 or 128 query rows of one head by the keys that they can see: small enough to stay in cache. Scores are put together in the
 order scale, cap, bias, mask, sink, in float32 whatever the model's dtype. Statistics that several observables share are computed on
 first use and kept for the life of the tile.
 """
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from attncheck.instruments.context import CallContext
 
-ROWS = 64
-
 
 class Tile:
     """Rows r0..r1 of one (batch, head), over the slice of keys that any of them can see. Vectors are [rows] unless said otherwise."""
@@ -31,7 +29,7 @@ class Tile:
         self.context, self.batch, self.head, self.rows, self.key_slice = context, batch, head, rows, keys
         self.counts: Tensor = context.counts[batch, rows]
         """bool: rows that count (not padding, and some key is visible)."""
-        self.origin = context.query_positions[batch, rows.start]
+        self.origin = context.query_slots[batch, rows.start]
         """Position of the first row, from which the column "position" counts: near ones are what local heads are made of."""
         self._columns = columns
         columns[:, context.column_names.index("position")] = context.key_positions[batch] - self.origin
@@ -217,8 +215,9 @@ def tiles(
     call, seen = context.call, context.visibility
     queries, keys, group = context.queries, context.keys, call.heads // call.kv_heads
     device = call.query.device
-    scores_buffer = torch.empty(ROWS * keys, dtype=dtype, device=device)
-    scratch = torch.empty(ROWS * keys, dtype=dtype, device=device)
+    step = seen.rows_per_tile
+    scores_buffer = torch.empty(step * keys, dtype=dtype, device=device)
+    scratch = torch.empty(step * keys, dtype=dtype, device=device)
     for b in batches if batches is not None else range(context.batch):
         columns_of_kv: dict[int, Tensor] = {}
         for h in heads if heads is not None else range(call.heads):
@@ -231,8 +230,8 @@ def tiles(
                 query = call.query[b, h].to(dtype) * call.scale
                 key = call.key[b, kv, :keys].to(dtype).transpose(0, 1)
             sinks = None if call.sinks is None else (call.sinks[h] if call.sinks.dim() == 1 else call.sinks[b, h]).to(dtype)
-            for number, start in enumerate(range(0, queries, ROWS)):
-                rows = slice(start, min(start + ROWS, queries))
+            for number, start in enumerate(range(0, queries, step)):
+                rows = slice(start, min(start + step, queries))
                 count = rows.stop - rows.start
                 low, high, whole = seen.range(b, h, number)
                 span = slice(low, high)
@@ -276,7 +275,6 @@ def _finish_scores(context: CallContext, scores: Tensor, b: int, h: int, rows: s
         width = min(count, scores.shape[1] - first)
         if width > 0:
             scores[:, first : first + width] += context.visibility.triangle[:count, :width].to(scores.dtype)
-            scores.clamp_(min=HIDDEN)
 
 
 def _part(tensor: Tensor, b: int, h: int, rows: slice, span: slice) -> Tensor:

@@ -201,7 +201,7 @@ class Session:
             if context.checks is not None:
                 kept["check"][place] = tile.check
             for name, beyond in extras.items():
-                if name != "future" or not context.only_past:
+                if not context.unplaced and (name != "future" or not context.only_past):
                     kept[name][place] = tile.beyond(*beyond)
         for want in rows:
             if want.request.key not in self.faults:
@@ -243,6 +243,8 @@ class Session:
             counted = torch.where(context.counts[:, None, :], probe.error, 0.0)
             if context.kernel_weights is None:
                 result.kernel_error = counted.nan_to_num(nan=float("inf")).amax(-1)
+                # Some kernels give 0 for a row of NaN scores: what the rows could not confirm must not pass for a number.
+                probe.void(probe.error.isnan())
         self._refine(context, probe, result)
         probe.from_rows = {name: walked[name] for name in ("future", "outside_window") if name in walked}
         return probe

@@ -19,6 +19,11 @@ HIDDEN = -1e30
 """Score of a key that is not visible: finite, so that 0 * HIDDEN is 0 and not NaN; exp underflows to exactly 0."""
 
 
+def rows_per_tile(keys: int) -> int:
+    """Query rows of a tile: as many as let its scores and exponentials stay in a core's cache, for fewer steps where rows are short."""
+    return 128 if keys <= 1024 else 64
+
+
 @dataclass
 class Visibility:
     """What the mask of one call lets through, found once for each distinct mask and shared by the layers.
@@ -45,8 +50,8 @@ class Visibility:
 class Visibilities:
     """The `Visibility` of the latest few masks; one a pass. Layers share masks, few in number; a mask by layer must not pile up."""
 
-    def __init__(self, rows_per_tile: int = 64, held: int = 4) -> None:
-        self.rows_per_tile, self.held = rows_per_tile, held
+    def __init__(self, held: int = 4) -> None:
+        self.held = held
         self._found: OrderedDict[object, tuple[Visibility, object]] = OrderedDict()
 
     def of(self, call: AttentionCall) -> Visibility:
@@ -66,7 +71,7 @@ class Visibilities:
         return self._found[key][0]
 
     def _find(self, call: AttentionCall, queries: int, keys: int) -> Visibility:
-        step = self.rows_per_tile
+        step = rows_per_tile(keys)
         triangle = torch.full((step, step), HIDDEN, device=call.query.device).triu(1)
         starts = range(0, queries, step)
         if call.mask is None:

@@ -66,7 +66,7 @@ def future_mass(probe: Probe, *, cuts: Literal["staggered", "all"] = "staggered"
     every threshold, at N / d_v kernel calls a layer.
     """
     if probe.future is None:
-        raise MeasurementError("a single key has no future")
+        raise MeasurementError(probe.context.unplaced or "a single key has no future")
     return probe.with_rows("future", probe.future)
 
 
@@ -95,5 +95,5 @@ def outside_window_mass(probe: Probe, *, window: int, cuts: Literal["staggered",
     what the rows say and what the kernel showed for threshold columns, which are staggered as for `attention.future_mass`.
     """
     if probe.outside_window is None:
-        raise MeasurementError("a single key has no window")
+        raise MeasurementError(probe.context.unplaced or "a single key has no window")
     return probe.with_rows("outside_window", probe.outside_window)

@@ -63,6 +63,10 @@ def pytest_configure(config: pytest.Config) -> None:
     _check("--attn-device", device, not device or DEVICES.fullmatch(device), "auto, cpu, cuda, cuda:N, mps")
     if not config.getoption("attn_spec"):
         return
+    if state.is_worker:
+        # Workers whose threads outnumber the cores wait for each other: measured up to eight times slower. Read when torch is imported.
+        share = max(1, (os.cpu_count() or 1) // int(config.workerinput["workercount"]))  # type: ignore[attr-defined]
+        os.environ.setdefault("OMP_NUM_THREADS", str(share))
     # With it a malformed spec keeps no other file from running, and the exit status is 1 with and without xdist.
     config.option.continue_on_collection_errors = True
     if config.args_source is pytest.Config.ArgsSource.ARGS:

@@ -92,6 +92,11 @@ class State:
             self.opened = Run(self.runs / self.run_name, plan(self.cases), options)
         return self.opened
 
+    def has_namesakes(self, case: Case) -> bool:
+        """Whether specs of this name lie in several folders of this session; every worker knows all of them."""
+        own = Path(case.property.place.path).name
+        return len({other.property.place.path for other in self.cases if Path(other.property.place.path).name == own}) > 1
+
     def picture(self, case: Case, verdict: Verdict) -> Path | None:
         """Draw the verdict's picture where --attn-plots asks for it; its path from the root directory."""
         which = self.setting("plots")
@@ -108,7 +113,9 @@ class State:
 
             root = self.config.rootpath.resolve()
             with warnings.catch_warnings(action="ignore"):
-                return draw(with_context(verdict.picture, context), picture_path(root, case)).relative_to(root)
+                return draw(
+                    with_context(verdict.picture, context), picture_path(root, case, namesakes=self.has_namesakes(case))
+                ).relative_to(root)
         except Exception as error:  # a picture explains a verdict; lacking one must not change it
             verdict.notes.append(f"the picture could not be drawn: {type(error).__name__}: {error}")
             return None

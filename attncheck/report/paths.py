@@ -12,9 +12,14 @@ from attncheck.spec.model import Case
 _LONGEST = 120
 
 
-def picture_path(root: Path, case: Case) -> Path:
-    """The PNG of a case. Raises AttncheckError where a link in the way leads out of the project."""
+def picture_path(root: Path, case: Case, *, namesakes: bool = False) -> Path:
+    """The PNG of a case. `namesakes`: specs of this name lie in several folders, and each gets a folder of pictures of its own.
+
+    Raises AttncheckError where a link in the way leads out of the project.
+    """
     spec = _safe(Path(case.property.place.path).name.removesuffix(".yaml").removesuffix(".yml").removesuffix(".attn"))
+    if namesakes:
+        spec = f"{spec}-{hashlib.sha256(case.property.place.path.encode()).hexdigest()[:6]}"
     return within(root, ".attncheck", "plots", spec, f"{picture_name(case)}.png")
 
 

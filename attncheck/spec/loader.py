@@ -123,5 +123,5 @@ class _Loading:
                 found[word] = reader.names(fields[word], f"defaults: {word}", sections[word].keys())
         for axis in AXES:
             if axis in fields:
-                found[axis] = reader.texts(fields[axis], f"defaults: {axis}")
+                found[axis] = reader.axis_values(fields[axis], f"defaults: {axis}", axis)
         return {word: value for word, value in found.items() if value is not None}

@@ -256,7 +256,7 @@ def _exemption(reader: Reader, name: str, node: Node, file: File) -> Exemption |
         reader.report(node, f"{label}: nothing that it applies to", "any of subject, input, " + ", ".join(AXES))
     subject = reader.known(fields["subject"], f"{label}: subject", file.subject_names) if "subject" in fields else None
     chosen = reader.known(fields["input"], f"{label}: input", file.input_names) if "input" in fields else None
-    axes = {axis: reader.text(fields[axis], f"{label}: {axis}") or "" for axis in AXES if axis in fields}
+    axes = {axis: reader.axis(fields[axis], f"{label}: {axis}", axis) or "" for axis in AXES if axis in fields}
     if len(reader.problems) > before or because is None:
         return None
     return Exemption(subject, chosen, axes, because, reader.place(node))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from attncheck.core.bounds import BoundError
+from attncheck.core.definitions import allowed_on_axis
 from attncheck.core.errors import Place, Problem, nearest
 from attncheck.core.vocabulary import Vocabulary
 from attncheck.spec.nodes import Node
@@ -128,6 +129,19 @@ class Reader:
     def texts(self, node: Node, what: str, pattern: re.Pattern[str] | None = None, allowed: str = "") -> tuple[str, ...] | None:
         """One text or a list of texts, each once."""
         return self._each(node, what, lambda item: self._matching(item, what, pattern, allowed))
+
+    def axis(self, node: Node, what: str, axis: str) -> str | None:
+        """One value of an axis."""
+        text = self.text(node, what)
+        allowed = allowed_on_axis(axis, text or "") if text is not None else ()
+        if allowed:
+            self.report(node, f"{what}: {shown(node)}", allowed, like=text)
+            return None
+        return text
+
+    def axis_values(self, node: Node, what: str, axis: str) -> tuple[str, ...] | None:
+        """One value of an axis or a list of them, each once."""
+        return self._each(node, what, lambda item: self.axis(item, what, axis))
 
     def names(self, node: Node, what: str, known: Collection[str]) -> tuple[str, ...] | None:
         """One name or a list of names out of `known`, each once."""

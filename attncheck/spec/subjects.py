@@ -88,7 +88,7 @@ class _Subjects:
         for key, child in parts.common.items():
             label = f"{what}: {key}"
             if key in AXES:
-                axes[key] = reader.texts(child, label) or ()
+                axes[key] = reader.axis_values(child, label, key) or ()
             elif key == "weights":
                 values[key] = reader.choice(child, label, ("trained", "random"))
             elif key == "seed":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attncheck.core.arguments import checked_arguments
-from attncheck.core.definitions import SubjectDefinition
+from attncheck.core.definitions import DTYPES, SubjectDefinition
 from attncheck.core.errors import AttncheckError, MeasurementError, Unavailable, nearest
 from attncheck.core.evidence import LoadedSubject
 from attncheck.subjects.kinds import SUBJECT_KINDS
@@ -15,7 +15,6 @@ from attncheck.subjects.kinds import SUBJECT_KINDS
 if TYPE_CHECKING:
     import torch
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 WEIGHTS = ("trained", "random")
 
 

@@ -100,6 +100,9 @@ def finish(
     attention implementation."""
     import torch
 
+    empty = next((path for path, tensor in model.named_parameters() if tensor.device.type == "meta"), None)
+    if empty is not None:
+        raise MeasurementError(f"{loading.definition.name}: parameter {empty} has no values (it lies on the meta device)")
     finite(loading.definition.name, model)
     if check_attention:
         attention.check(model, loading.attn_implementation)

@@ -38,9 +38,9 @@ def python(loading: Loading, *, factory: str, arguments: dict[str, Any] | None =
     try:
         with seeded(loading.definition.seed), on_path(loading.root):
             made = function(**given)
-    except AttncheckError:
+    except (AttncheckError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # sys.exit() too: it would end the tests and not the measuring
         raise MeasurementError(f"{name}: {factory} raised {type(error).__name__}: {error}") from error
     module, encoder = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, nn.Module):
@@ -77,7 +77,9 @@ def imported(subject: str, target: str, root: Path) -> Callable[..., Any]:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise MeasurementError(f"{subject}: there is no module {module_name!r} (looked in {root} and the installed packages)") from None
         raise MeasurementError(f"{subject}: importing {module_name!r} needs the missing module {error.name!r}") from error
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a script without a guard ends with sys.exit()
         raise MeasurementError(f"{subject}: importing {module_name!r} raised {type(error).__name__}: {error}") from error
     for part in path.split("."):
         if not hasattr(found, part):

@@ -100,6 +100,14 @@ REFUSED: dict[str, tuple[str, list[str]]] = {
         observing("where: {layer: first}, at_most: 9"),
         ["bad.attn.yaml:7:*: p: where: layer: 'first' selects nothing; allowed: an index (0, -1), *"],
     ),
+    "an-unknown-dtype": (
+        spec(subject="m: {pretrained: 'package:glassllm', dtype: float23}"),
+        ["bad.attn.yaml:3:*: subject m: dtype: 'float23'; allowed: float64, float32, *; did you mean 'float32'?"],
+    ),
+    "an-unknown-device": (
+        spec(subject="m: {pretrained: 'package:glassllm', device: tpu}"),
+        ["bad.attn.yaml:3:*: subject m: device: 'tpu'; allowed: auto, cpu, cuda, cuda:N, mps*"],
+    ),
     "an-unknown-symbol": (observing("at_most: log(T)"), ["bad.attn.yaml:7:*: p: at_most: 'T' is no symbol *allowed: N, M, d, *"]),
 }
 UNMEASURED: dict[str, tuple[str, int, list[str]]] = {
@@ -164,16 +172,6 @@ UNMEASURED: dict[str, tuple[str, int, list[str]]] = {
         spec(feed="text: {images: {name: flower}}"),
         AT_INPUT,
         ["input text: the subject reads no images; feed it text, corpus, tokens or file"],
-    ),
-    "an-unknown-dtype": (
-        spec(subject="m: {pretrained: 'package:glassllm', dtype: float23}"),
-        AT_SUBJECT,
-        ["m: dtype 'float23', did you mean 'float32'?; allowed: float64, float32, bfloat16, float16"],
-    ),
-    "an-unknown-device": (
-        spec(subject="m: {pretrained: 'package:glassllm', device: tpu}"),
-        AT_SUBJECT,
-        ["m: device 'tpu'; allowed: auto, cpu, cuda, cuda:N, mps"],
     ),
     "an-unknown-implementation": (
         spec(subject="m: {pretrained: 'package:glassllm', attn_implementation: spda}"),

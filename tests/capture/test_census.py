@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from observing import run
 from torch import Tensor, nn
 
 from attncheck.capture.observe import observe
-from attncheck.core.errors import NotObservable
+from attncheck.core.errors import MeasurementError, NotObservable
 
 
 def by_einsum(attention: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -61,6 +62,41 @@ def masked_after(attention: Any, query: Tensor, key: Tensor, value: Tensor) -> T
     return (torch.softmax(query @ key.transpose(-1, -2), -1) * attention.kept[:, None, None]) @ value
 
 
+def by_log_softmax(attention: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return torch.log_softmax(query @ key.transpose(-1, -2), -1).exp() @ value
+
+
+def by_log_sum_exp(attention: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ key.transpose(-1, -2)
+    return (scores - scores.logsumexp(-1, keepdim=True)).exp_() @ value
+
+
+def divided_after(attention: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """As blockwise kernels do: the sum divides the output."""
+    weights = torch.exp2(query @ key.transpose(-1, -2))
+    return (weights @ value) / weights.sum(-1, keepdim=True)
+
+
+def off_by_one(attention: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    weights = torch.exp(query @ key.transpose(-1, -2))
+    return (weights / (1 + weights.sum(-1, keepdim=True))) @ value
+
+
+class Mamba(nn.Module):
+    """Decays between positions, as a state-space layer written in matrices has them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = x.unflatten(-1, (4, 6)).transpose(1, 2)
+        steps = heads.abs().sum(-1).cumsum(-1)
+        return x + (
+            torch.exp(steps[..., None, :] - steps[..., None]).tril() @ heads + torch.exp(-heads @ heads.mT.abs()) @ heads
+        ).transpose(1, 2).flatten(2)
+
+
+def test_the_decays_of_a_mixer_that_says_it_is_none_raise_no_alarm() -> None:
+    assert run(*stack(Mixer(by_softmax), Mamba())).observation.calls == ["layers.0"]
+
+
 class Mixer(nn.Module):
     """Attention under a name that says nothing."""
 
@@ -96,7 +132,20 @@ def stack(*layers: nn.Module) -> tuple[nn.Module, dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("kind", [Attention, Mixer])
-@pytest.mark.parametrize("how", [by_einsum, by_hand, by_softmax_flat_by_hand, by_columns, transposed])
+@pytest.mark.parametrize(
+    "how",
+    [
+        by_einsum,
+        by_hand,
+        by_softmax_flat_by_hand,
+        by_columns,
+        transposed,
+        by_log_softmax,
+        by_log_sum_exp,
+        divided_after,
+        off_by_one,
+    ],
+)
 def test_a_layer_that_bypasses_every_route_is_named(how: Any, kind: type[Mixer]) -> None:
     with pytest.raises(NotObservable, match=r"layers\.1"):
         observe(*stack(Attention(by_softmax), kind(how)), lambda call: None, batch=2)
@@ -108,6 +157,101 @@ def test_a_layer_without_a_softmax_is_known_by_its_name() -> None:
     observe(*stack(Attention(by_softmax), Attention(by_sigmoid)), lambda call: None, batch=2, attention_layers=1)
     with pytest.raises(NotObservable, match=r"layers\.0, layers\.1"):
         observe(*stack(Attention(by_sigmoid), Attention(by_sigmoid)), lambda call: None, batch=2)
+
+
+class Gathering(nn.Module):
+    """Named like nothing, with the three projections of attention."""
+
+    def __init__(self, how: Any) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj, self.how = nn.Linear(24, 24), nn.Linear(24, 24), nn.Linear(24, 24), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (part(x).unflatten(-1, (4, 6)).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj))
+        return x + self.how(self, query, key, value).transpose(1, 2).flatten(2)
+
+
+def test_a_layer_without_a_softmax_is_known_by_its_three_projections() -> None:
+    with pytest.raises(NotObservable, match=r"no route saw \(1 other calls were\): layers\.1.*attention_layers: 1"):
+        observe(*stack(Gathering(by_softmax), Gathering(by_sigmoid)), lambda call: None, batch=2)
+    assert run(*stack(Gathering(by_softmax), Gathering(by_softmax))).observation.calls == ["layers.0", "layers.1"]
+
+
+class Projections(nn.Module):
+    """Query, key and value from a module of their own; the module around it attends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = nn.Linear(24, 24), nn.Linear(24, 24), nn.Linear(24, 24)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [part(x).unflatten(-1, (4, 6)).transpose(1, 2) for part in (self.query, self.key, self.value)]
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.projected = Projections()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + by_softmax(self, *self.projected(x)).transpose(1, 2).flatten(2)
+
+
+def test_mere_projections_raise_no_alarm() -> None:
+    assert run(*stack(Block(), Block())).observation.calls == ["layers.0", "layers.1"]
+
+
+class Aside(nn.Module):
+    """Runs its layer in a thread of its own."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: list[Tensor] = []
+        thread = Thread(target=lambda: found.append(self.layer(x).detach()))
+        thread.start()
+        thread.join()
+        return found[0]
+
+
+def test_a_layer_in_another_thread_is_named() -> None:
+    with pytest.raises(NotObservable, match=r"layers\.1\.layer ran in another thread"):
+        observe(*stack(Mixer(by_softmax), Aside(Mixer(by_softmax))), lambda call: None, batch=2)
+
+
+def test_another_model_in_another_thread_takes_nothing_away() -> None:
+    model, arguments = stack(Mixer(by_softmax))
+    beside, given = stack(Mixer(by_softmax))
+
+    class Waits(Mixer):
+        """While its own attention runs, a stranger is in the middle of its forward in another thread."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            entered, leave = Event(), Event()
+            handle = beside.layers[0].register_forward_pre_hook(lambda *_: (entered.set(), leave.wait(10), None)[2])  # type: ignore[union-attr, operator]
+            thread = Thread(target=lambda: beside(**given))
+            thread.start()
+            entered.wait(10)
+            try:
+                return super().forward(x)
+            finally:
+                leave.set()
+                thread.join()
+                handle.remove()
+
+    model.layers[0].__class__ = Waits  # type: ignore[union-attr]
+    observation = run(model, arguments).observation
+    assert (observation.calls, observation.notes) == (["layers.0"], [])
+
+
+def test_a_forward_that_leaves_the_process_is_an_error() -> None:
+    def leaving(attention: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        raise SystemExit("enough")
+
+    with pytest.raises(MeasurementError, match=r"the forward pass raised SystemExit in layers\.0: enough"):
+        observe(*stack(Mixer(leaving)), lambda call: None, batch=2)
 
 
 def test_a_softmax_that_is_declared_no_attention() -> None:

@@ -265,10 +265,10 @@ def test_a_mask_of_numbers_is_read_as_the_fused_layer_reads_it() -> None:
 class _Cross(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.attention = nn.MultiheadAttention(24, 6, batch_first=True)
+        self.cross_attention = nn.MultiheadAttention(24, 6, batch_first=True)
 
     def forward(self, x: Tensor, memory: Tensor, need_weights: bool) -> Any:
-        return self.attention(x, memory, memory, need_weights=need_weights)[0]
+        return self.cross_attention(x, memory, memory, need_weights=need_weights)[0]
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
@@ -278,6 +278,29 @@ def test_cross_attention_in_plain_torch(need_weights: bool) -> None:
         check_rows(one, ROWS)
         assert one.twin is not None
         assert one.twin.weights.shape == (2, 6, 5, 70)
+
+
+class _Chunked(nn.Module):
+    """The queries in two halves, as a chunked prefill runs them; causal by its masks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = x.unflatten(-1, (4, 6)).transpose(1, 2)
+        seen = torch.ones(12, 12, dtype=torch.bool).tril()
+        halves = [slice(0, 6), slice(6, 12)]
+        return torch.cat([nn.functional.scaled_dot_product_attention(heads[:, :, h], heads, heads, attn_mask=seen[h]) for h in halves], 2)
+
+
+@pytest.mark.parametrize("name", ["attention.future_mass", "attention.previous_token", ("attention.outside_window_mass", {"window": 4})])
+def test_queries_whose_positions_nobody_tells_give_no_number_that_needs_them(name: Any) -> None:
+    """Counted from 0, the second half would show 0.9 of its mass on a future that it never sees."""
+    torch.manual_seed(0)
+    found = run(_Chunked(), {"x": torch.randn(1, 12, 24)}, [name, "attention.entropy", "attention.row_sum"], faults=True)
+    assert [str(fault) for fault in found.session.faults.values()] == [
+        "_Chunked: the call has 6 queries and 12 keys, and nothing says at which positions its queries stand"
+    ]
+    for one in found.calls:
+        assert one.values["attention.row_sum"] == pytest.approx(np.ones((1, 4)), abs=1e-6)
+        check_rows(one, ["attention.entropy", "attention.row_sum"])
 
 
 # Behind a cache.

@@ -55,6 +55,30 @@ def test_a_request_that_comes_later_is_measured_alone_and_joins_the_others(tmp_p
     assert [float(values[request.key]["value"][0]) for request in (ENTROPY, ALPHA)] == [1.0, 2.0]
 
 
+def test_whatever_would_end_the_process_is_a_fault_but_an_interrupt_is_not(tmp_path: Path) -> None:
+    """pytest's fixtures are broken for all later tests by what is no Exception."""
+
+    def leaving(pass_key: PassKey, requests: list[Request]) -> Outcome:
+        raise SystemExit(3)
+
+    def interrupted(pass_key: PassKey, requests: list[Request]) -> Outcome:
+        raise KeyboardInterrupt
+
+    record = Store(tmp_path / "run").ensure(PASS, [ENTROPY], leaving)
+    assert record.failure is not None
+    assert record.failure.message == "SystemExit: 3"
+    with pytest.raises(KeyboardInterrupt):
+        Store(tmp_path / "other").ensure(PASS, [ENTROPY], interrupted)
+    assert not list((tmp_path / "other").glob("*.started"))
+
+
+def test_a_message_without_end_is_cut_in_the_middle() -> None:
+    fault = Fault.of(ValueError("begin " + "x" * 1_000_000 + " end"))
+    assert fault.message.startswith("ValueError: begin x")
+    assert fault.message.endswith("x end")
+    assert len(fault.message) + len(fault.detail) < 10_000
+
+
 def test_the_name_is_no_part_of_the_key(tmp_path: Path) -> None:
     measure, store = Measuring(), Store(tmp_path / "run")
     store.ensure(PASS, [ENTROPY], measure)

@@ -164,4 +164,5 @@ def test_numbers_for_people(value: float, text: str) -> None:
 
 def test_a_number_shows_the_digits_that_tell_it_from_the_limit() -> None:
     assert against(1.1499, 1.15) == "1.1499"
+    assert against(7.9987, 8.0) == "7.999"
     assert against(1.06, 1.15) == "1.06"

@@ -231,3 +231,13 @@ def test_a_kernel_that_cannot_be_run_again_is_refused_with_its_reason() -> None:
     with pytest.raises(MeasurementError, match=r"it writes a cache \(block_table\)"):
         values(session, "attention.row_sum")
     assert float(values(session, "attention.entropy").min()) > 0
+
+
+@pytest.mark.parametrize("name", ["attention.row_sum", "attention.padding_mass", "attention.future_mass"])
+def test_what_a_kernel_makes_of_a_query_that_is_no_number_is_no_number(name: str) -> None:
+    """torch's flash kernel on the CPU gives 0 for such rows: a row sum of 0 would pass `at_most: 1`, a mass of 0 `at_most: 0`."""
+    call = kernels.call(batch=1, heads=2, kv_heads=2, queries=9, causal=False)
+    call.query[:, 1, 4] = torch.nan
+    valid = torch.tensor([[True] * 7 + [False] * 2])
+    found = values(measured(call, name, valid=valid), name)
+    assert found.isnan().tolist() == [[False, True]]

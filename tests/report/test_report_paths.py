@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ def named(name: str, id_: str) -> object:
 def test_the_path_of_a_case(tmp_path: Path) -> None:
     made = named("keys-are-larger", "lrkv/manual")
     assert picture_path(tmp_path, made) == tmp_path.resolve() / ".attncheck/plots/mine/keys-are-larger-lrkv-manual.png"  # type: ignore[arg-type]
+
+
+def test_specs_of_one_name_in_two_folders_have_pictures_of_their_own(tmp_path: Path) -> None:
+    made = named("p", "a/b")
+    place = made.property.place  # type: ignore[attr-defined]
+    other = replace(made, property=replace(made.property, place=replace(place, path=f"elsewhere/{Path(place.path).name}")))  # type: ignore[attr-defined, type-var]
+    assert picture_path(tmp_path, made) == picture_path(tmp_path, other)  # type: ignore[arg-type]
+    assert picture_path(tmp_path, made, namesakes=True) != picture_path(tmp_path, other, namesakes=True)  # type: ignore[arg-type]
 
 
 def test_ids_that_would_share_a_name_do_not() -> None:

@@ -290,7 +290,7 @@ def test_mistakes_of_a_file(refused: Refused, text: str, found: list[str]) -> No
         ("{like: nobody}", "'nobody' is not defined"),
         ("{like: it}", "like goes in a circle: it -> it"),
         ("{pretrained: x, dtype: []}", "an empty list"),
-        ("{pretrained: x, dtype: [a, a]}", "'a' twice"),
+        ("{pretrained: x, dtype: [float32, float32]}", "'float32' twice"),
         ("{pretrained: x, seed: -1}", "a whole number from 0"),
         ("{pretrained: x, optional: yes}", "true, false"),
         ("{pretrained: x, attention_layers: 0}", "a whole number from 1"),
@@ -424,3 +424,17 @@ def test_a_file_that_is_not_there(tmp_path: Path, vocabulary: Vocabulary) -> Non
     for path in (tmp_path / "no.attn.yaml", tmp_path):
         with pytest.raises(SpecError, match="cannot be read"):
             load(path, vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("subjects: {m: {config: {model_type: llama}, dtype: floot32}}", "subject m: dtype: 'floot32'; allowed: float64, float32"),
+        ("subjects: {m: {config: {model_type: llama}, dtype: [float32, 16]}}", "subject m: dtype: '16'; allowed: float64, float32"),
+        ("subjects: {m: {config: {model_type: llama}, device: gpu}}", "subject m: device: 'gpu'; allowed: auto, cpu, cuda, cuda:N, mps"),
+        ("subjects: {m: {config: {model_type: llama}}}\ndefaults: {dtype: half}", "defaults: dtype: 'half'; allowed: float64, float32"),
+    ],
+)
+def test_an_axis_with_values_that_are_known_takes_no_other(refused: Refused, text: str, found: str) -> None:
+    (problem,) = refused(f"attncheck: 1\n{text}\nexpect:\n  it: {{observe: {{weights.alpha: {{matrix: q}}}}, at_least: 0}}\n")
+    assert found in problem

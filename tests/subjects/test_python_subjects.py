@@ -33,6 +33,9 @@ def plain(*, width=8): return Small(width)
 def with_encoder(): return Small(8), Encoder()
 def a_number(): return 3
 def broken(): raise KeyError("weights")
+def nothing():
+    with torch.device("meta"): return Small(8)
+def leaving(): raise SystemExit(3)
 SETTING = 3
 """
 
@@ -40,6 +43,7 @@ SETTING = 3
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     (tmp_path / "subjects_of_a_test.py").write_text(MODULE)
+    (tmp_path / "a_script_of_a_test.py").write_text("import sys; sys.exit('usage: ...')")
     (tmp_path / "needs_more.py").write_text("import a_module_that_is_nowhere")
     yield tmp_path
     sys.modules.pop("subjects_of_a_test", None)
@@ -79,6 +83,9 @@ def test_the_seed_decides_and_the_dtype_is_applied(define, project):
         ({"factory": "subjects_of_a_test:SETTING"}, "is a int, not a function"),
         ({"factory": "subjects_of_a_test:a_number"}, "returned int; allowed: an nn.Module"),
         ({"factory": "subjects_of_a_test:broken"}, "raised KeyError: 'weights'"),
+        ({"factory": "subjects_of_a_test:nothing"}, r"parameter table\.weight has no values \(it lies on the meta device\)"),
+        ({"factory": "subjects_of_a_test:leaving"}, "subjects_of_a_test:leaving raised SystemExit: 3"),
+        ({"factory": "a_script_of_a_test:f"}, "importing 'a_script_of_a_test' raised SystemExit: usage: ..."),
         ({"factory": "subjects_of_a_test:plain", "arguments": {"widht": 3}}, "unexpected keyword argument 'widht'; allowed: width"),
     ],
 )
