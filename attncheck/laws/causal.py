@@ -16,7 +16,7 @@ def _causal(trial: Trial, **changes: object) -> Trial:
 
 @law("future", family="causal", needs=claimed("causal"))
 def future(trial: Trial) -> None:
-    """Later keys, values and queries change nothing of earlier outputs, not a bit: their places in the sums hold zeros."""
+    """Later keys, values and queries change nothing of earlier outputs."""
     trial = _causal(trial, mask=trial.example.mask, magnitude=trial.example.magnitude, inputs=trial.example.inputs)
     N, M = trial.query.shape[-2], trial.key.shape[-2]
     if N < 2 or N != M:
@@ -49,7 +49,7 @@ def alignment(trial: Trial) -> None:
         pairs(_causal(trial, queries=queries, keys=keys, window=None, bias=False))
 
 
-@law("chunked_prefill", family="causal", needs=claimed("causal", "alignment=bottom_right"), sweeps=True)
+@law("chunked_prefill", family="causal", needs=claimed("causal", "normalised", "alignment=bottom_right"), sweeps=True)
 def chunked_prefill(trial: Trial) -> None:
     """Prefill in chunks of 1, 2 and 5 against the keys so far gives what one prefill gives."""
     length = max(6, min(trial.example.queries, 20))
@@ -70,7 +70,7 @@ def chunked_prefill(trial: Trial) -> None:
             )
 
 
-@law("decode_from_buffer", family="causal", needs=claimed("causal=flag", "mask"), sweeps=True)
+@law("decode_from_buffer", family="causal", needs=claimed("causal=flag", "mask", "normalised"), sweeps=True)
 def decode_from_buffer(trial: Trial) -> None:
     """One query with a mask of the slots that are filled gives what it gives against those slots alone, whatever the others hold."""
     import torch

@@ -176,3 +176,20 @@ def half_precision(trial: Trial) -> None:
             raise LawViolation(
                 f"in {name} the error is {float(error):.3g}; the plain formula in {name} has {float(usual):.3g}, and {limit:.3g} is allowed"
             )
+
+
+@law("half_range", family="determinism", needs=lambda claims: claimed("normalised", "dtypes=float16")(claims))
+def half_range(trial: Trial) -> None:
+    """In float16, products q·k above 65504 that the scale brings below it give finite outputs inside the values' range."""
+    import torch
+
+    changed = trial.but(dtype="float16", scale=None, inputs="gaussian", magnitude=1.0, width=64, layout="contiguous")
+    if changed.claims.scale_for(64) > 0.2:
+        raise skip("the scale is not below 0.2 at d=64")
+    # all-equal vectors: every product is 64 · 40 · 40 = 102400, and an eighth of it where the scale is 1/√64
+    query, key = torch.full_like(changed.query, 40.0), torch.full_like(changed.key, 40.0)
+    found = changed.call(query, key).double()
+    outside = ~(found.abs() <= 1.01 * float(changed.value.abs().max())) & changed.rows()[..., None]
+    if bool(outside.any()):
+        worst = float(found[outside][0])
+        raise LawViolation(f"with products of 102400, {int(outside.sum())} of {outside.numel()} outputs are not finite or outside: {worst}")

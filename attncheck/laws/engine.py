@@ -15,7 +15,7 @@ from attncheck.laws.search import drawn, shrunk
 from attncheck.laws.tensors import lines
 from attncheck.laws.trial import Trial
 
-ENOUGH = 8
+ENOUGH = 14
 """A battery in which fewer laws applied has hardly tested anything, and says so."""
 
 SWEEPS = 4
@@ -143,39 +143,41 @@ def _held(law: Law, operator: Any, claims: OperatorClaims, examples: list[Exampl
         if time.monotonic() > end:
             reason = reason or "the budget was spent before its turn"
             break
+        trail: list[Example] = []
         try:
-            law.check(Trial(operator, claims, example))
+            law.check(Trial(operator, claims, example, trail))
         except NotApplicable as skipped:
             reason = reason or str(skipped)
             continue
         except LawViolation as violation:
-            smallest, told = _smallest(law, operator, claims, example, violation, end)
+            smallest, told = _smallest(law, operator, claims, example, (trail[-1], violation), end)
             return Outcome(law, count + 1, message(law, claims, smallest, told, operator), smallest)
         count += 1
     return Outcome(law, count, skipped=None if count else reason or "no example")
 
 
 def _smallest(
-    law: Law, operator: Any, claims: OperatorClaims, example: Example, violation: LawViolation, end: float
+    law: Law, operator: Any, claims: OperatorClaims, example: Example, failed: tuple[Example, LawViolation], end: float
 ) -> tuple[Example, LawViolation]:
-    last = {example: violation}
+    """The example that the law made of the smallest one that fails, and what it said of it."""
+    last = {example: failed}
     # shrinking is a courtesy: a few seconds of it, and not past the budget
     stop = min(end, time.monotonic() + 5.0)
 
     def fails(candidate: Example) -> bool:
         if time.monotonic() > stop:
             return False
+        trail: list[Example] = []
         try:
-            law.check(Trial(operator, claims, candidate))
+            law.check(Trial(operator, claims, candidate, trail))
         except LawViolation as found:
-            last[candidate] = found
+            last[candidate] = (trail[-1], found)
             return True
         except NotApplicable:
             pass
         return False
 
-    smallest = shrunk(example, fails, claims)
-    return smallest, last[smallest]
+    return last[shrunk(example, fails, claims)]
 
 
 def message(law: Law, claims: OperatorClaims, example: Example, violation: LawViolation, operator: Any) -> str:

@@ -22,7 +22,8 @@ def _pair(trial: Trial, *tensors: Tensor, **options: Any) -> tuple[Tensor, Tenso
     import torch
 
     inputs = tensors or (trial.query, trial.key, trial.value)
-    asked = {name: True for name in EXTRAS if accepts(trial.operator, name)}
+    kind = "lse" in trial.claims.returns
+    asked = {name: True for name in EXTRAS if accepts(trial.operator, name) and ("lse" in name) is kind}
     found = trial.returned(*inputs, **{**trial.options, **asked, **options})
     if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], torch.Tensor)):
         what = f"({', '.join(type(part).__name__ for part in found)})" if isinstance(found, tuple) else type(found).__name__
@@ -88,7 +89,8 @@ def asking_changes_nothing(trial: Trial) -> None:
     """Asking for weights or log-sum-exp does not change the output, not in rows that see nothing either."""
     import torch
 
-    names = [name for name in EXTRAS if accepts(trial.operator, name)]
+    kind = "lse" in trial.claims.returns
+    names = [name for name in EXTRAS if accepts(trial.operator, name) and ("lse" in name) is kind]
     if not names:
         raise skip(f"the operator takes none of {', '.join(EXTRAS)}")
     every = torch.ones(trial.query.shape[:-1], dtype=torch.bool)

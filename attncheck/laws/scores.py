@@ -109,7 +109,7 @@ def sinks(trial: Trial) -> None:
     """A sink of −1e4 takes nothing; a sink s takes exp(s) / (exp(s) + Σ exp(scores)) of each row, at any number of queries."""
     import torch
 
-    trial = trial.but(sinks=True, magnitude=min(trial.example.magnitude, 1.0))
+    trial = trial.but(sinks=True, magnitude=min(trial.example.magnitude, 1.0), inputs="gaussian")
     heads = trial.query.shape[1]
     low = torch.full((heads,), -1e4, dtype=trial.query.dtype)
     trial.agree(trial.call(sinks=low), trial.call(without=("sinks",)), 2 * trial.tolerance(), "output with a sink of −1e4, against none")

@@ -34,17 +34,20 @@ def accepts(operator: Operator, name: str) -> bool:
 class Trial:
     """What a law gets. `example` already fits the claims; `but` gives a trial of a changed example."""
 
-    def __init__(self, operator: Operator, claims: OperatorClaims, example: Example) -> None:
+    def __init__(self, operator: Operator, claims: OperatorClaims, example: Example, trail: list[Example] | None = None) -> None:
         self.operator, self.claims = operator, claims
         if example.scale is not None and not accepts(operator, "scale"):
             example = example.but(scale=None)
         self.example = example
+        self.trail = [] if trail is None else trail
+        """Examples that a law went through; the last is the one that it failed on."""
+        self.trail.append(example)
         self.query, self.key, self.value, self.options = build(example, claims)
 
     def but(self, **changes: Any) -> Trial:
         from attncheck.laws.example import fitted
 
-        return Trial(self.operator, self.claims, fitted(self.example.but(**changes), self.claims))
+        return Trial(self.operator, self.claims, fitted(self.example.but(**changes), self.claims), self.trail)
 
     @property
     def generator(self) -> Any:
@@ -123,7 +126,14 @@ class Trial:
         largest = largest.repeat_interleave(self.query.shape[1] // v.shape[1], 1)
         epsilon = torch.finfo(dtype or self.query.dtype).eps
         limit: Tensor = epsilon * (16 + 4 * S + v.shape[-2] ** 0.5) * largest + 1e-30
-        return limit
+        return limit * self.size
+
+    @functools.cached_property
+    def size(self) -> float:
+        """Largest sum of a row's absolute weights: 1 for what is normalised, measured, and at least 1, for anything else."""
+        if self.claims.normalised or self.claims.reference:
+            return 1.0
+        return max(1.0, float(self.weights().abs().sum(-1).nan_to_num().max()))
 
     def rows(self) -> Tensor:
         """Rows that see a key, [batch, heads, N]: the others are `empty_rows`, a law of its own."""
