@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from attncheck.core.errors import AttentionWarning as AttentionWarning
     from attncheck.engine.check import check as check
     from attncheck.engine.observe import observe as observe
+    from attncheck.laws.engine import verify as verify
 
 __version__ = "0.1.0"
 
@@ -15,6 +16,7 @@ _PUBLIC = {
     "AttentionWarning": "attncheck.core.errors",
     "check": "attncheck.engine.check",
     "observe": "attncheck.engine.observe",
+    "verify": "attncheck.laws.engine",
 }
 """Public name -> module. Imported on first use: pytest loads this package in every project where it is installed."""
 

@@ -1,0 +1,202 @@
+"""`verify`: every law that the claims bring with them, on the adversarial examples first and then on drawn ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from attncheck.core.claims import OperatorClaims
+from attncheck.laws.example import Example, adversarial
+from attncheck.laws.registry import Law, LawViolation, NotApplicable
+from attncheck.laws.registry import laws as all_laws
+from attncheck.laws.search import drawn, shrunk
+from attncheck.laws.tensors import lines
+from attncheck.laws.trial import Trial
+
+ENOUGH = 14
+"""A battery in which fewer laws applied has hardly tested anything, and says so."""
+
+SWEEPS = 4
+"""A law that sweeps lengths or sizes by itself gets every fourth example."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One law on one operator: how many examples it held on, what broke it, or why it did not apply."""
+
+    law: Law
+    examples: int
+    violation: str | None = None
+    example: Example | None = None
+    skipped: str | None = None
+
+
+@dataclass(frozen=True)
+class LawReport:
+    """What `verify` found. Truthy where no law was broken and enough of them applied."""
+
+    operator: str
+    claims: OperatorClaims
+    seed: int
+    outcomes: list[Outcome] = field(repr=False)
+
+    @property
+    def violations(self) -> list[tuple[str, str, Example]]:
+        """(law, message, smallest example)."""
+        return [(o.law.id, o.violation, o.example) for o in self.outcomes if o.violation is not None and o.example is not None]
+
+    @property
+    def skipped(self) -> list[tuple[str, str]]:
+        """(law, reason)."""
+        return [(o.law.id, o.skipped) for o in self.outcomes if o.skipped is not None]
+
+    @property
+    def ran(self) -> list[str]:
+        """Laws that said something about at least one example."""
+        return [o.law.id for o in self.outcomes if o.skipped is None]
+
+    @property
+    def enough(self) -> bool:
+        return len(self.ran) >= min(ENOUGH, len(self.outcomes))
+
+    @property
+    def passed(self) -> bool:
+        """No law was broken, and enough of them applied for that to mean something."""
+        return not self.violations and self.enough
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __str__(self) -> str:
+        head = f"{self.operator}: {len(self.ran)} of {len(self.outcomes)} laws applied, {len(self.violations)} broken (seed {self.seed})"
+        parts = [head]
+        if not self.enough:
+            parts.append(hardly(self))
+        parts += [message for _, message, _ in self.violations]
+        if self.skipped:
+            parts.append("did not apply:\n" + "\n".join(f"  {name}: {reason}" for name, reason in self.skipped))
+        return "\n\n".join(parts)
+
+
+def hardly(report: LawReport) -> str:
+    """What is said where hardly any law applied."""
+    reasons: dict[str, int] = {}
+    for _, reason in report.skipped:
+        reasons[reason] = reasons.get(reason, 0) + 1
+    worst = "; ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items(), key=lambda item: -item[1])[:6])
+    return (
+        f"HARDLY ANYTHING WAS TESTED: {len(report.ran)} of {len(report.outcomes)} laws applied, at least {ENOUGH} are wanted.\n"
+        f"Claim more of the operator; laws were left out because: {worst}"
+    )
+
+
+def verify(
+    operator: Callable[..., Any],
+    claims: OperatorClaims | Mapping[str, Any],
+    *,
+    seed: int = 0,
+    budget: float = 60.0,
+    examples: int = 20,
+    laws: Sequence[str] | None = None,
+    first: bool = False,
+) -> LawReport:
+    """Hold an attention operator against the laws that follow from its claims.
+
+    operator: any callable with the signature of scaled_dot_product_attention. seed: of every random number; the same seed repeats the
+    run. budget: seconds, after which no new example begins; laws that saw none are reported as skipped. examples: how many are drawn
+    by hypothesis after the adversarial ones. laws: names of laws or families, all by default. first: stop at the first violation.
+    Raises ClaimError for claims that are unknown or contradictory, AttncheckError for an unknown law.
+    """
+    import torch
+
+    if budget <= 0:
+        raise ValueError(f"budget: {budget}; allowed: seconds above 0")
+    known = OperatorClaims.of(claims)
+    wanted = all_laws(list(laws) if laws is not None else None)
+    end = time.monotonic() + budget
+    name = getattr(operator, "__qualname__", None) or type(operator).__name__
+    outcomes: dict[str, Outcome] = {}
+    applying = []
+    for law in wanted:
+        reason = law.needs(known)
+        outcomes[law.id] = Outcome(law, 0, skipped=reason)
+        if reason is None:
+            applying.append(law)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for tried in (list(adversarial(known, seed)), drawn(known, seed, examples)):
+            for law in applying:
+                if outcomes[law.id].violation is None:
+                    chosen = tried[::SWEEPS] if law.sweeps else tried
+                    outcomes[law.id] = _held(law, operator, known, chosen, outcomes[law.id], end)
+                if first and outcomes[law.id].violation is not None:
+                    return LawReport(name, known, seed, list(outcomes.values()))
+    return LawReport(name, known, seed, list(outcomes.values()))
+
+
+def _held(law: Law, operator: Any, claims: OperatorClaims, examples: list[Example], before: Outcome, end: float) -> Outcome:
+    """The law on these examples, added to what it did on others."""
+    count, reason = before.examples, before.skipped
+    for example in examples:
+        if time.monotonic() > end:
+            reason = reason or "the budget was spent before its turn"
+            break
+        trail: list[Example] = []
+        try:
+            law.check(Trial(operator, claims, example, trail))
+        except NotApplicable as skipped:
+            reason = reason or str(skipped)
+            continue
+        except LawViolation as violation:
+            smallest, told = _smallest(law, operator, claims, example, (trail[-1], violation), end)
+            return Outcome(law, count + 1, message(law, claims, smallest, told, operator), smallest)
+        count += 1
+    return Outcome(law, count, skipped=None if count else reason or "no example")
+
+
+def _smallest(
+    law: Law, operator: Any, claims: OperatorClaims, example: Example, failed: tuple[Example, LawViolation], end: float
+) -> tuple[Example, LawViolation]:
+    """The example that the law made of the smallest one that fails, and what it said of it."""
+    last = {example: failed}
+    # shrinking is a courtesy: a few seconds of it, and not past the budget
+    stop = min(end, time.monotonic() + 5.0)
+
+    def fails(candidate: Example) -> bool:
+        if time.monotonic() > stop:
+            return False
+        trail: list[Example] = []
+        try:
+            law.check(Trial(operator, claims, candidate, trail))
+        except LawViolation as found:
+            last[candidate] = (trail[-1], found)
+            return True
+        except NotApplicable:
+            pass
+        return False
+
+    return last[shrunk(example, fails, claims)]
+
+
+def message(law: Law, claims: OperatorClaims, example: Example, violation: LawViolation, operator: Any) -> str:
+    """The law, the numbers, the smallest example, and lines of torch that reproduce it."""
+    script = reproducer(claims, example, operator, violation.then)
+    return f"law {law.id}: {law.sentence}\n  found: {violation}\n  smallest example: {example}\n  reproduce:\n" + "\n".join(
+        f"    {line}" for line in script
+    )
+
+
+def reproducer(claims: OperatorClaims, example: Example, operator: Any, then: str | None = None) -> list[str]:
+    """A script that builds the example's inputs and calls the operator, with torch alone."""
+    module, name = getattr(operator, "__module__", None), getattr(operator, "__qualname__", None)
+    importable = module and name and "<locals>" not in name and module != "__main__"
+    if name == "scaled_dot_product_attention":
+        bring = "from torch.nn.functional import scaled_dot_product_attention as operator"
+    elif importable and "." not in str(name):
+        bring = f"from {module} import {name} as operator"
+    else:
+        bring = f"operator = ...  # {name or type(operator).__name__}"
+    call = ["import torch", bring, *lines(example, claims), "out = operator(q, k, v, **options)"]
+    return [*call, then or "print(out)"]

@@ -1,0 +1,27 @@
+"""No law flags a correct operator."""
+
+from __future__ import annotations
+
+import pytest
+from correct import OPERATORS
+
+import attncheck
+
+
+def flagged(name: str, seed: int, examples: int) -> str:
+    operator, claims = OPERATORS[name]
+    report = attncheck.verify(operator, claims, seed=seed, examples=examples)
+    assert report.enough, str(report)
+    return "" if report.passed else str(report)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_correct_operator_is_not_flagged(name):
+    assert not flagged(name, seed=0, examples=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_correct_operator_is_not_flagged_in_other_seeds(name, seed):
+    assert not flagged(name, seed, examples=20)
