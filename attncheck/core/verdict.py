@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from attncheck.core.baseline import Proposal
 
 
 @dataclass(frozen=True)
@@ -89,5 +92,7 @@ class Verdict:
     picture: Picture | None = None
     numbers: dict[str, float] = field(default_factory=dict)
     """Measured summary numbers, for junit and JSON: min, median, max, share, ..."""
+    proposal: Proposal | None = None
+    """Of a baseline: what an update would write, and why."""
     case: str = ""
     """Which test: 'specs/x.attn.yaml::property[subject/input]'; set by the engine."""

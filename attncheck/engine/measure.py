@@ -164,6 +164,7 @@ def _collect(subject: LoadedSubject, feed: Feed, session: Session, wanted: list[
     attrs: dict[str, Any] = {
         "dtype": subject.dtype,
         "device": subject.device,
+        "capability": capability(subject.device),
         "implementation": layers[0].implementation if layers else "",
         "resolution": RESOLUTION.get(subject.dtype, 1e-5),
         "labels": [list(row) for row in feed.labels],
@@ -206,7 +207,13 @@ def _measure_weights(subject: LoadedSubject, wanted: list[Wanted], measured: Mea
     except AttncheckError as error:
         measured.faults.update({want.request.key: error for want in wanted})
         return
-    attrs = {"dtype": subject.dtype, "device": subject.device, "resolution": RESOLUTION.get(subject.dtype, 1e-5), "notes": []}
+    attrs = {
+        "dtype": subject.dtype,
+        "device": subject.device,
+        "capability": capability(subject.device),
+        "resolution": RESOLUTION.get(subject.dtype, 1e-5),
+        "notes": [],
+    }
     symbols = [{"H": Value(layer.heads), "H_kv": Value(layer.kv_heads)} for layer in layers]
     for want in wanted:
         try:
@@ -229,3 +236,12 @@ def _measure_weights(subject: LoadedSubject, wanted: list[Wanted], measured: Mea
             symbols=symbols,
             attrs=attrs,
         )
+
+
+def capability(device: str) -> str:
+    """Of a device, as far as it decides which kernels run: '9.0' of a GPU, 'AVX512' of a processor."""
+    import torch
+
+    if device.startswith("cuda"):
+        return ".".join(map(str, torch.cuda.get_device_capability(device)))
+    return str(torch.backends.cpu.get_cpu_capability()) if device == "cpu" else ""

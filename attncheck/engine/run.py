@@ -84,7 +84,7 @@ class Run:
             read.append(pass_key)
             return self.fetch(pass_key, request)
 
-        verdict = judge(case, fetch)
+        verdict = judge(case, fetch, self.options.root)
         if verdict.passed and verdict.checked == 0:
             raise MeasurementError(f"{verdict.claim or case.property.name}: nothing was checked, and nothing passes vacuously")
         if case.must_fail:

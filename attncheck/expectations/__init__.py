@@ -1,22 +1,23 @@
-"""What may be demanded of a measurement: a bound, `tracks`, `agrees_with`; and the judging of one property on one case.
+"""What may be demanded of a measurement: a bound, `tracks`, `agrees_with`, `baseline`; and the judging of one property on one case.
 
 Torch-free, and numpy-free until something is judged. A new demand is one file with one function under `core.expectation.expectation`.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attncheck.core.definitions import PassKey, Request
 from attncheck.core.expectation import EXPECTATIONS
 from attncheck.core.verdict import Verdict
-from attncheck.expectations import agrees_with, tracks
+from attncheck.expectations import agrees_with, baseline, tracks
 from attncheck.expectations.sides import Context, Fetch, passes
 
 if TYPE_CHECKING:
     from attncheck.spec.model import Case
 
-__all__ = ["Context", "Fetch", "agrees_with", "judge", "requirements", "tracks"]
+__all__ = ["Context", "Fetch", "agrees_with", "baseline", "judge", "requirements", "tracks"]
 
 
 def requirements(case: Case) -> list[tuple[PassKey, Request]]:
@@ -37,13 +38,13 @@ def requirements(case: Case) -> list[tuple[PassKey, Request]]:
     return list(dict.fromkeys(wanted))
 
 
-def judge(case: Case, fetch: Fetch) -> Verdict:
-    """Judge one case. `fetch(pass_key, request)` gives a measurement as an xarray Dataset.
+def judge(case: Case, fetch: Fetch, root: Path | None = None) -> Verdict:
+    """Judge one case. `fetch(pass_key, request)` gives a measurement as an xarray Dataset; baselines are read below `root`.
 
     Raises Undecided where an estimate is too wide (its `places` would have to be measured exactly) and MeasurementError where the claim
     cannot be checked at all: nothing selected, not a number, sides that do not match. Never a pass on zero places.
     """
-    context = Context(case, fetch)
+    context = Context(case, fetch, root)
     demand = case.property.demand
     if demand.kind == "bound":
         from attncheck.expectations.bounded import judge_bound

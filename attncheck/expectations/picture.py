@@ -105,6 +105,35 @@ def agreement_picture(
     )
 
 
+def change_picture(context: Context, new: Field, old: Field, places: Field, quantified: Quantified) -> Picture | None:
+    """A baseline's: the change by layer and head in units of the tolerance, else both courses, else both numbers as bars."""
+    long = {dim for dim, size in zip(places.dims, places.shape, strict=True) if size > 1}
+    focus = _focus(places, places.value, quantified)
+    if {"layer", "head"} <= long:
+        made = _heat_map(context, places, quantified.blamed, focus, None)
+        # Where nothing may change at all, a change is infinite in that unit: it is drawn at the end of the scale.
+        largest = float(np.max(places.value[np.isfinite(places.value)], initial=1.0))
+        grid = [[min(cell, 10 * largest) for cell in row] for row in made.grid]
+        return replace(
+            made, grid=grid, bounds={"at_most": 1.0}, notes=(f"{quantity(context.case.property)}: change in units of the tolerance",)
+        )
+    if new.dims != places.dims:
+        return None
+    dim = next((d for d in ("layer", "step", "head", "query", "key", "sample", "seed") if d in long), None)
+    index = tuple(slice(None) if d == dim else focus[i] for i, d in enumerate(new.dims))
+    both = [np.atleast_1d(np.where(side.there(), side.value, np.nan)[index]) for side in (new, old)]
+    x = new.labels[dim].tolist() if dim is not None and new.labels[dim].dtype.kind in "iuf" else list(range(len(both[0])))
+    shown = {d: plain(new.labels[d][focus[i]]) for i, d in enumerate(new.dims) if d != dim and new.labels[d].size > 1}
+    return Picture(
+        "lines" if len(x) > 1 else "bars",
+        title(context, spell(shown)),
+        dim or "",
+        quantity(context.case.property),
+        (Series("now", x, both[0].tolist(), "subject"), Series("baseline", x, both[1].tolist(), "context")),
+        marked=tuple((0, int(i)) for i in np.flatnonzero(np.atleast_1d(quantified.blamed[index]))),
+    )
+
+
 def _heat_map(context: Context, found: Field, blamed: Mask, focus: tuple[int, ...], comparison: Comparison | None) -> Picture:
     """[layer][head] at the worst of whatever else varies; a cell is marked where it offends anywhere."""
     rest = [dim for dim in found.dims if dim not in ("layer", "head")]

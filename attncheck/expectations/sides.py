@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attncheck.core.definitions import AXES, PassKey, Request, SubjectDefinition
@@ -60,6 +61,8 @@ class Context:
 
     case: Case
     fetch: Fetch
+    root: Path | None = None
+    """The project, where baselines lie."""
 
     def measured(self, request: Request | None = None, *, subject: str | None = None, axes: Mapping[str, str] | None = None) -> Field:
         """The quantity of one side after `where`; defaults are the property's own. Raises MeasurementError on NaN or a bad selection."""

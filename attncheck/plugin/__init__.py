@@ -26,7 +26,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?|mps")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     group = parser.getgroup("attncheck", "attention specs (*.attn.yaml)")
     group.addoption("--attn-spec", action="store_true", help="collect attention specs; without paths, those of the ini option attn_specs")
     group.addoption("--attn-device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps, where a spec names no device")
@@ -35,12 +35,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--attn-plots", metavar="WHICH", help="failed (default), all or none: which verdicts get their picture drawn")
     group.addoption("--attn-json", metavar="FILE", help="write every verdict with its numbers, the measurements and the environment")
     group.addoption("--attn-trust-remote-code", action="store_true", help="allow specs to load models that bring their own code")
+    group.addoption("--attn-update-in-ci", action="store_true", default=None, help="let --snapshot-update write baselines where CI is set")
+    if pluginmanager.is_blocked("syrupy"):
+        # The option is syrupy's; baselines update by it all the same where `-p no:syrupy` took that plugin away.
+        group.addoption(
+            "--snapshot-update", action="store_true", default=False, dest="update_snapshots", help="record and update baselines of specs"
+        )
     parser.addini("attn_specs", "where specs lie, relative to this file (default: specs)", type="paths", default=None)
     parser.addini("attn_collect", "collect the specs that are met even without --attn-spec", type="bool", default=False)
     parser.addini("attn_device", "see --attn-device", default=None)
     parser.addini("attn_dtype", "see --attn-dtype", default=None)
     parser.addini("attn_strict", "see --attn-strict", type="bool", default=False)
     parser.addini("attn_plots", "see --attn-plots", default="failed")
+    parser.addini("attn_update_in_ci", "see --attn-update-in-ci", type="bool", default=False)
     parser.addini("attn_json", "see --attn-json, relative to this file", default=None)
 
 
@@ -61,6 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
     dtype, device = state.setting("dtype"), state.setting("device")
     _check("--attn-dtype", dtype, not dtype or dtype in DTYPES, ", ".join(DTYPES))
     _check("--attn-device", device, not device or DEVICES.fullmatch(device), "auto, cpu, cuda, cuda:N, mps")
+    _check_update(config, state)
     if not config.getoption("attn_spec"):
         return
     if state.is_worker:
@@ -88,6 +96,16 @@ def _run_name() -> str:
 def _check(option: str, found: Any, fits: Any, allowed: str) -> None:
     if not fits:
         raise pytest.UsageError(f"{option}: {found!r} is not known; allowed: {allowed}")
+
+
+def _check_update(config: pytest.Config, state: State) -> None:
+    """A gate that records what it measures lets everything pass: in CI updating needs to be asked for."""
+    meets = state.collects or any(SUFFIX in arg for arg in config.args)
+    if state.updates and meets and os.environ.get("CI", "").lower() not in ("", "0", "false") and not state.setting("update_in_ci"):
+        raise pytest.UsageError(
+            "--snapshot-update: CI is set, and baselines that are recorded by the run that they gate let everything pass; "
+            "record them elsewhere and commit them, or add --attn-update-in-ci"
+        )
 
 
 def _spec_paths(config: pytest.Config, must_exist: bool) -> list[Path]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from attncheck.plugin.state import DIST_ASKED, SUFFIX, State
+
+if TYPE_CHECKING:
+    from attncheck.spec.model import Spec
 
 
 class Controller:
@@ -43,10 +46,32 @@ class Controller:
             write(base / target, self.results, folder, refused=self.refused, device=self.state.setting("device"))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+        for line, markup in self._baselines():
+            terminalreporter.write_line(line, **markup)
         count = len(self.state.met)
         asked_for_paths = self.state.config.args_source is pytest.Config.ArgsSource.ARGS
         if count and (asked_for_paths or exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED):
             terminalreporter.write_line(f"{count} spec file{'s were' if count > 1 else ' was'} met; add --attn-spec", yellow=True)
+
+    def _baselines(self) -> Iterator[tuple[str, dict[str, bool]]]:
+        """After an update: what was written, and which baselines of the specs that ran belong to no test any more."""
+        done = [told["baseline"] for told in self.results if told.get("baseline")]
+        if not done:
+            return
+        counts = [f"{done.count(what)} {what}" for what in ("recorded", "updated", "unchanged")]
+        yield f"baselines: {', '.join(counts)}", {"green": True}
+        from attncheck.engine.orphans import orphans
+
+        specs = {str(told["test"]).split("::")[0] for told in self.results}
+        found = [one for one in orphans(self.state.config.rootpath, self._loaded) if one.spec in specs]
+        if found:
+            yield (
+                f"{len(found)} of no test any more: {', '.join(map(str, (one.path for one in found)))}; see attncheck baselines",
+                {"yellow": True},
+            )
+
+    def _loaded(self, path: Path) -> Spec:
+        return self.state.spec(path)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

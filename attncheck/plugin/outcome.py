@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from attncheck.core.baseline import NotComparable, write
 from attncheck.core.errors import AttentionWarning, AttncheckError, Unavailable
 from attncheck.engine.results import record
 from attncheck.plugin.spec_file import located
@@ -29,7 +30,7 @@ def settle(state: State, item: pytest.Item, case: Case) -> Callable[[], object]:
     if case.exemption is not None:
         return partial(_skip, skip_text(case))
     try:
-        verdict = state.run.judge(case)
+        verdict, done = _judged(state, case)
     except Unavailable as error:
         return partial(_missing, state, case, error)
     except AttncheckError as error:
@@ -37,11 +38,33 @@ def settle(state: State, item: pytest.Item, case: Case) -> Callable[[], object]:
     else:
         picture = state.picture(case, verdict)
         item.stash[RECORD] = told = record(case, verdict, picture=picture, passes=state.run.keys(case))
+        if done:
+            told["baseline"] = done
         item.user_properties.extend((f"attn.{name}", value) for name, value in told["numbers"].items())
         return partial(_tell, case, verdict, item.nodeid, picture)
     # Raised from a frame at the property's line, so that an error's location is the spec and not this file.
     raising: Callable[..., NoReturn] = located(lambda fail: fail(), item.path, case.property.place.line, case.property.name)
     raising(fail)
+
+
+def _judged(state: State, case: Case) -> tuple[Verdict, str]:
+    """The verdict, and with `--snapshot-update` what became of the baseline: recorded, updated, unchanged.
+
+    What was written is read again and judged, so that an update that did not take is no pass.
+    """
+    try:
+        verdict = state.run.judge(case)
+        proposal = verdict.proposal
+    except NotComparable as error:
+        if state.updates != "all":
+            raise
+        proposal = error.proposal
+    if proposal is None or not state.updates:
+        return verdict, ""
+    if proposal.state == "unchanged" or (state.updates == "new" and proposal.state != "missing"):
+        return verdict, "unchanged" if proposal.state == "unchanged" else ""
+    done = write(state.config.rootpath, proposal)
+    return state.run.judge(case), done
 
 
 def _error_text(state: State, case: Case, error: AttncheckError, nodeid: str) -> str:

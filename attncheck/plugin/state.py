@@ -44,6 +44,13 @@ class State:
         return self.config.getini(f"attn_{name}") if given is None else given
 
     @property
+    def updates(self) -> str:
+        """'all', 'new' or '': what syrupy's own options say of snapshots; there are none where syrupy is not loaded."""
+        if self.config.getoption("update_snapshots", False):
+            return "all"
+        return "new" if self.config.getoption("update_new_snapshots_only", False) else ""
+
+    @property
     def collects(self) -> bool:
         return bool(self.config.getoption("attn_spec") or self.config.getini("attn_collect"))
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attncheck.core.baseline import NotComparable
 from attncheck.core.errors import AttncheckError, MeasurementError, NotObservable, SpecError, Unavailable, Undecided
 
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ def failure_text(case: Case, verdict: Verdict, *, nodeid: str, picture_path: Pat
         lines += _field("note", note)
     lines += _field("picture", str(picture_path), wrap=False) if picture_path is not None else []
     lines += _field("again", _again(nodeid), wrap=False)
-    lines += _field("accept", _accept(case))
+    if case.property.demand.kind == "baseline":
+        lines += _field("accept", f"{_again(nodeid)} --snapshot-update", wrap=False)
+        lines += _field("", "and commit the baseline, or exempt with `unless:` and a reason")
+    else:
+        lines += _field("accept", _accept(case))
     return "\n".join(lines)
 
 
@@ -160,8 +165,6 @@ def _accept(case: Case) -> str:
         what = f"change the bound at {_place(case, 'at_least', 'at_most', 'between', 'equals')}"
     elif kind == "agrees_with":
         what = f"widen `tolerance:` at {_place(case, 'tolerance', 'agrees_with')}"
-    elif kind == "baseline":
-        what = "run it again with --snapshot-update and commit the baseline"
     else:
         what = f"change the bounds of `{kind}` at {_place(case, kind)}"
     return f"{what}, or exempt with `unless:` and a reason"
@@ -191,6 +194,8 @@ def _remedy(error: BaseException) -> str:
         return "let the bound lie outside of the interval, or narrow the interval: more `steps` or `columns`, or an exact observable"
     if isinstance(error, NotObservable):
         return "name another observable, or make the attention an `operator:` subject; docs/how-it-measures.md says what each route sees"
+    if isinstance(error, NotComparable):
+        return "add --snapshot-update to record it anew, and commit the baseline; or give back what it was recorded on"
     if isinstance(error, SpecError):
         return "correct the spec at the places above"
     if isinstance(error, MeasurementError):
