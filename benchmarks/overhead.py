@@ -72,6 +72,22 @@ def plain(model: torch.nn.Module, tokens: torch.Tensor) -> None:
         model(input_ids=tokens, use_cache=False)
 
 
+def alternated(sides: dict[str, Callable[[], None]], base: Callable[[], None], rounds: int) -> dict[str, list[float]]:
+    """Each side right after the base, round by round: the ratios."""
+    for side in (base, *sides.values()):
+        side()
+    ratios: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        base()
+        for name, side in sides.items():
+            start = time.perf_counter()
+            base()
+            between = time.perf_counter()
+            side()
+            ratios[name].append((time.perf_counter() - between) / (between - start))
+    return ratios
+
+
 def compare(length: int, rounds: int, dearer: bool) -> list[tuple[str, float, float, float]]:
     torch.manual_seed(0)
     config = GPT2Config(n_positions=max(length, 1024))
@@ -82,25 +98,16 @@ def compare(length: int, rounds: int, dearer: bool) -> list[tuple[str, float, fl
         "rows": lambda: measured(sdpa, tokens, ROWS, check=False),
         "rows + probe": lambda: measured(sdpa, tokens, ROWS + PROBES, check=True),
     }
-    if length <= 4096:
-        eager = GPT2Model._from_config(config, attn_implementation="eager").eval()
-        eager.load_state_dict(sdpa.state_dict())
-        sides["eager + output_attentions + statistics"] = lambda: eager_statistics(eager, tokens)
     if dearer:
         for name in DEARER:
             sides[f"{name} alone"] = lambda name=name: measured(sdpa, tokens, [name], check=False)  # type: ignore[misc]
-    for side in sides.values():
-        side()
-    ratios: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        # Whole attention matrices leave the allocator in a state of its own: the first forward after them is not timed.
-        plain(sdpa, tokens)
-        for name, side in sides.items():
-            start = time.perf_counter()
-            plain(sdpa, tokens)
-            between = time.perf_counter()
-            side()
-            ratios[name].append((time.perf_counter() - between) / (between - start))
+    ratios = alternated(sides, lambda: plain(sdpa, tokens), rounds)
+    if length <= 4096:
+        # By itself and last: whole attention matrices leave the allocator in a state that slows down whatever runs beside them.
+        eager = GPT2Model._from_config(config, attn_implementation="eager").eval()
+        eager.load_state_dict(sdpa.state_dict())
+        theirs = {"eager + output_attentions + statistics": lambda: eager_statistics(eager, tokens)}
+        ratios |= alternated(theirs, lambda: plain(sdpa, tokens), rounds)
     table = []
     for name, each in ratios.items():
         low, _, high = statistics.quantiles(each, n=4) if len(each) > 1 else (each[0], each[0], each[0])
