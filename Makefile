@@ -36,6 +36,7 @@ check: setup
 
 bench: setup
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/collection.py
 	$(BIN)/python benchmarks/judging.py
 
