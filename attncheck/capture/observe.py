@@ -97,10 +97,9 @@ def _paths(model: nn.Module, observation: Observation) -> Iterator[None]:
             if id(module) in attention:
                 observation.ran[names[id(module)]] += 1
         elif observation.running and next(module.parameters(), None) is not None:
-            observation.strangers.append(id(module))
-            note = f"{type(module).__name__} ran inside the model but is no part of it: attention in it was not measured"
-            if len(observation.strangers) == 1 and note not in observation.notes:
-                observation.notes.append(note)
+            observation.strangers.append(module)
+            if like_attention(module):
+                observation.ran_outside(observation.strangers[0])
 
     def leave(module: nn.Module, inputs: Any, output: Any) -> None:
         # A forward that raised and was caught left its path behind.
@@ -112,7 +111,7 @@ def _paths(model: nn.Module, observation: Observation) -> Iterator[None]:
     def leave_stranger(module: nn.Module, inputs: Any, output: Any) -> None:
         if elsewhere():
             return
-        if observation.strangers and observation.strangers[-1] == id(module) and not recomputing():
+        if observation.strangers and observation.strangers[-1] is module and not recomputing():
             observation.strangers.pop()
 
     handles = [
