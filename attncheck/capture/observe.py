@@ -15,7 +15,7 @@ from attncheck.capture.interface import wrapped_interface
 from attncheck.capture.operators import OperatorMode
 from attncheck.capture.rotation import watching_rotations
 from attncheck.capture.state import Observation, OnCall, recomputing
-from attncheck.core.errors import MeasurementError, NotObservable
+from attncheck.core.errors import MeasurementError, NotObservable, raised
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,7 +41,7 @@ def observe(
             raise
         except BaseException as error:  # sys.exit() too: it would end the tests and not the measuring
             where = f" in {observation.where}" if observation.running else ""
-            raise MeasurementError(f"the forward pass raised {type(error).__name__}{where}: {error}") from error
+            raise MeasurementError(f"the forward pass raised {raised(error, where)}") from error
     check_census(model, observation, attention_layers)
     return output, observation
 

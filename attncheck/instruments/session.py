@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attncheck.core.errors import AttncheckError, MeasurementError, NotObservable
+from attncheck.core.errors import AttncheckError, MeasurementError, NotObservable, raised
 from attncheck.core.observable import Value
 from attncheck.instruments import agreement
 from attncheck.instruments.context import DENSE_LIMIT, CallContext, identity_weights
@@ -306,7 +306,7 @@ class Session:
         except AttncheckError as error:
             self._fault(want, error)
         except Exception as error:
-            self._fault(want, MeasurementError(f"{want.request} raised {type(error).__name__}: {error}"))
+            self._fault(want, MeasurementError(f"{want.request} raised {raised(error)}"))
         return None
 
     def _fault(self, want: Wanted, error: AttncheckError) -> None:

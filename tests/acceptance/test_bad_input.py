@@ -134,7 +134,7 @@ UNMEASURED: dict[str, tuple[str, int, list[str]]] = {
     "a-forward-that-raises": (
         spec(subject="m: {python: 'mine:raising'}"),
         AT_PROPERTY,
-        ["the forward pass raised RuntimeError in model.layers.1.mlp: no forward today", "*mine.py*", "RuntimeError: no forward today"],
+        ["the forward pass raised RuntimeError in model.layers.1.mlp: no forward today (mine.py:*)", "RuntimeError: no forward today"],
     ),
     "an-input-longer-than-the-model": (
         spec(feed="text: {corpus: python-manual, length: 4096}"),

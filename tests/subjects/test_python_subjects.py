@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -106,3 +107,18 @@ def test_a_transformers_model_is_switched(define, project):
     )
     loaded = load(define("python", {"factory": "subjects_of_a_test:gpt2"}, attn_implementation="eager"), root=project)
     assert loaded.model.config._attn_implementation == "eager"
+
+
+def test_what_a_factory_sets_for_the_process_ends_with_it(project, define, monkeypatch) -> None:
+    monkeypatch.chdir(project)
+    (project / "elsewhere").mkdir()
+    (project / "rude.py").write_text(
+        "import os, torch\n\ntorch.set_grad_enabled(False)\n\n\ndef model():\n    os.chdir('elsewhere')\n"
+        "    torch.set_default_dtype(torch.float64)\n    torch.set_default_device('meta')\n"
+        "    return torch.nn.MultiheadAttention(8, 2, batch_first=True, device='cpu')\n"
+    )
+    before = torch.ones(1)
+    load(define("python", {"factory": "rude:model"}), root=project)
+    after = torch.ones(1)
+    assert (after.dtype, after.device, torch.is_grad_enabled()) == (before.dtype, before.device, True)
+    assert Path.cwd() == project.resolve()
