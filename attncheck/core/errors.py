@@ -12,6 +12,8 @@ from typing import Any
 
 LONGEST_TEXT = 2000
 """Characters of a foreign exception's text that are shown."""
+MOST_PROBLEMS = 200
+"""Mistakes of one file that are printed; `SpecError.problems` holds all."""
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -55,7 +57,8 @@ class SpecError(AttncheckError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(sorted(problems))
         count = len(self.problems)
-        super().__init__(f"{count} problem{'s' if count != 1 else ''}:\n" + "\n".join(map(str, self.problems)))
+        lines = [*map(str, self.problems[:MOST_PROBLEMS]), *([f"and {count - MOST_PROBLEMS} more"] if count > MOST_PROBLEMS else [])]
+        super().__init__(f"{count} problem{'s' if count != 1 else ''}:\n" + "\n".join(lines))
 
 
 class Unavailable(AttncheckError):
