@@ -200,7 +200,7 @@ def _remedy(error: BaseException) -> str:
         return "correct the spec at the places above"
     if "See `kernel.error`" in str(error):
         return (
-            "demand `kernel.error: {at_most: 1e-4}`: it names each layer and head where the kernel applies something else, and by how much"
+            "demand `kernel.error: {at_most: 1e-4}`: it names each layer and head where the kernel does something else, and by how much"
         )
     if isinstance(error, MeasurementError):
         if re.match(r"\S+:\d+", str(error)):
