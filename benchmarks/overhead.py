@@ -97,7 +97,7 @@ def alternated(sides: dict[str, Callable[[], None]], base: Callable[[], None], r
     return ratios
 
 
-def compare(length: int, rounds: int, dearer: bool) -> list[tuple[str, float, float, float]]:
+def compare(length: int, rounds: int, dearer: bool) -> None:
     torch.manual_seed(0)
     config = GPT2Config(n_positions=max(length, 1024))
     sdpa = GPT2Model._from_config(config, attn_implementation="sdpa").eval()
@@ -110,7 +110,7 @@ def compare(length: int, rounds: int, dearer: bool) -> list[tuple[str, float, fl
     if dearer:
         for name in DEARER:
             sides[f"{name} alone"] = lambda name=name: measured(sdpa, tokens, [name], check=False)  # type: ignore[misc]
-    ratios = alternated(sides, lambda: plain(sdpa, tokens), rounds)
+    show(alternated(sides, lambda: plain(sdpa, tokens), rounds))
     if length <= 4096:
         # By itself and last: whole attention matrices leave the allocator in a state that slows down whatever runs beside them.
         eager = GPT2Model._from_config(config, attn_implementation="eager").eval()
@@ -119,12 +119,13 @@ def compare(length: int, rounds: int, dearer: bool) -> list[tuple[str, float, fl
             "eager + output_attentions + same, but logit": lambda: eager_statistics(eager, tokens),
             "eager + output_attentions + same statistics": lambda: eager_statistics(eager, tokens, logits=True),
         }
-        ratios |= alternated(theirs, lambda: plain(sdpa, tokens), rounds)
-    table = []
+        show(alternated(theirs, lambda: plain(sdpa, tokens), rounds))
+
+
+def show(ratios: dict[str, list[float]]) -> None:
     for name, each in ratios.items():
         low, _, high = statistics.quantiles(each, n=4) if len(each) > 1 else (each[0], each[0], each[0])
-        table.append((name, statistics.median(each), low, high))
-    return table
+        print(f"  {name:44s} {statistics.median(each):6.2f}  ({low:.2f} to {high:.2f})", flush=True)
 
 
 def main() -> None:
@@ -139,9 +140,8 @@ def main() -> None:
     vocabulary()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, {options.threads} thread(s), {options.rounds} rounds")
     for length in options.lengths:
-        print(f"\nN = {length}: ratio to the plain forward, median (quartiles)")
-        for name, median, low, high in compare(length, options.rounds, options.dearer):
-            print(f"  {name:44s} {median:6.2f}  ({low:.2f} to {high:.2f})")
+        print(f"\nN = {length}: ratio to the plain forward, median (quartiles)", flush=True)
+        compare(length, options.rounds, options.dearer)
 
 
 if __name__ == "__main__":
