@@ -37,7 +37,7 @@ def check_census(model: nn.Module, observation: Observation, attention_layers: i
             if seen and not observation.unseen
             else ""
         )
-        raise NotObservable(f"attention ran that cannot be observed ({seen} other calls were): {listed(unseen, '; ')}{settle}")
+        raise NotObservable(f"attention ran that cannot be observed ({_others(seen)}): {listed(unseen, '; ')}{settle}")
     silent = silent_modules(observation)
     promised = layers_by_config(model)
     if observation.outside:
@@ -54,7 +54,7 @@ def check_census(model: nn.Module, observation: Observation, attention_layers: i
         raise NotObservable(_miscounted(seen, "the model's config", promised, silent, observation))
     if attention_layers is None and silent:
         raise NotObservable(
-            f"attention ran that no route saw ({seen} other calls were): {listed(silent)}. If this is no softmax attention, say how many "
+            f"attention ran that no route saw ({_others(seen)}): {listed(silent)}. If this is no softmax attention, say how many "
             f"attention layers there are: `attention_layers: {seen}`"
         )
 
@@ -67,10 +67,14 @@ def _judge_outside(observation: Observation, counts: set[int], expected: int | N
         return
     seen = len(observation.calls)
     raise NotObservable(
-        f"attention ran in {names}, which the model runs but which is no part of it ({seen} other calls were seen): modules in a plain "
+        f"attention ran in {names}, which the model runs but which is no part of it ({_others(seen)} seen): modules in a plain "
         "list or dict are not registered, put them into an nn.ModuleList or nn.ModuleDict"
         + (f". If they are not to be measured, say how many layers there are: `attention_layers: {seen}`" if seen else "")
     )
+
+
+def _others(seen: int) -> str:
+    return "1 other call was" if seen == 1 else f"{seen} other calls were"
 
 
 def _miscounted(seen: int, source: str, expected: int, silent: list[str], observation: Observation) -> str:

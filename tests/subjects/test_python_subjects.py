@@ -10,6 +10,7 @@ import torch
 
 from attncheck.core.errors import MeasurementError
 from attncheck.subjects import load
+from attncheck.subjects.encoders import encoder_for
 
 MODULE = """
 import torch
@@ -122,3 +123,10 @@ def test_what_a_factory_sets_for_the_process_ends_with_it(project, define, monke
     after = torch.ones(1)
     assert (after.dtype, after.device, torch.is_grad_enabled()) == (before.dtype, before.device, True)
     assert Path.cwd() == project.resolve()
+
+
+def test_a_model_without_a_configuration_tells_its_vocabulary_by_its_only_table(project, define) -> None:
+    loaded = load(define("python", {"factory": "subjects_of_a_test:plain"}), root=project)
+    assert loaded.encoder.vocabulary_size == 50
+    loaded.model.positions = torch.nn.Embedding(16, 8)
+    assert encoder_for(loaded.model).vocabulary_size is None
