@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 
 import pytest
@@ -118,3 +120,13 @@ def test_the_dense_twin_agrees_with_torch_in_float64():
         }
         wanted = scaled_dot_product_attention(query.double(), key.double(), value.double(), **precise)
         torch.testing.assert_close(attention(claims, query, key, value, options).output, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_laws_come_in_one_order_whichever_family_was_imported_first():
+    source = "{first}\nfrom attncheck.laws.registry import laws\nprint([entry.id for entry in laws()])"
+    printed = [
+        subprocess.run([sys.executable, "-c", source.format(first=first)], capture_output=True, text=True, check=True).stdout
+        for first in ("", "import attncheck.laws.gradients")
+    ]
+    assert printed[0] == printed[1]
+    assert "gradients-float64_autograd" in printed[0]
