@@ -26,7 +26,7 @@ test-slow: setup  ## the tests that take longer
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests -m slow
 
 specs: setup  ## every shipped spec, the large models too; a skip fails
-	$(BIN)/pytest --attn-spec specs/ --attn-strict
+	$(BIN)/pytest --attn-spec specs/ --attn-strict --attn-no-cache
 
 check: setup
 	$(BIN)/ruff check .

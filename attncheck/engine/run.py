@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from attncheck.core.definitions import PassKey, Plan, Request
 from attncheck.core.errors import MeasurementError
+from attncheck.engine.cache import Cache
 from attncheck.engine.faults import Fault
 from attncheck.engine.plan import Defaults
 from attncheck.engine.store import Outcome, Record, Store
@@ -34,6 +35,8 @@ class RunOptions:
     dtype: str | None = None
     trust_remote_code: bool = False
     progress: Callable[[str], None] | None = None
+    cache: bool = False
+    """Take from the cache what nothing that determines it has changed, and keep there what is measured."""
 
 
 class Run:
@@ -45,6 +48,7 @@ class Run:
     def __init__(self, folder: Path, plan: Plan | None = None, options: RunOptions | None = None) -> None:
         self.store = Store(folder)
         self.options = options or RunOptions(Path.cwd())
+        self.cache = Cache.opened() if self.options.cache else None
         self._given = plan or Plan()
         self._records: dict[str, Record] = {}
         self._held: OrderedDict[str, dict[str, xr.Dataset]] = OrderedDict()
@@ -101,6 +105,8 @@ class Run:
 
     def close(self) -> None:
         self.store.close()
+        if self.cache is not None:
+            self.cache.close()
 
     def _wanted(self, pass_key: PassKey, request: Request) -> list[Request]:
         planned = self.planned.get(pass_key.key, [])
@@ -111,6 +117,23 @@ class Run:
         return record.notes if record else []
 
     def _measure(self, pass_key: PassKey, requests: list[Request]) -> Outcome:
+        """What the cache has, and the rest measured."""
+        if self.cache is None:
+            return self._measured(pass_key, requests)
+        added = {"device": self.options.device, "dtype": self.options.dtype, "trust_remote_code": self.options.trust_remote_code}
+        keys = self.cache.keys(pass_key, requests, self.options.root, added)
+        found = {request.key: kept for request in requests if request.key in keys and (kept := self.cache.get(keys[request.key]))}
+        values, notes = {key: data for key, (data, _) in found.items()}, [note for _, said in found.values() for note in said]
+        missing = [request for request in requests if request.key not in found]
+        if not missing:
+            return Outcome(values, {}, list(dict.fromkeys(notes)), cached=len(found))
+        measured = self._measured(pass_key, missing)
+        for key, data in measured.values.items():
+            if key in keys:
+                self.cache.put(keys[key], data, measured.notes)
+        return Outcome({**values, **measured.values}, measured.faults, list(dict.fromkeys([*notes, *measured.notes])), cached=len(found))
+
+    def _measured(self, pass_key: PassKey, requests: list[Request]) -> Outcome:
         from attncheck.engine.measure import MeasureOptions, measure
 
         options = self.options

@@ -58,6 +58,8 @@ class Record:
     """Why the whole pass failed."""
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    cached: int = 0
+    """How many of the answers came from an earlier run."""
 
     def missing(self, requests: Iterable[Request]) -> list[Request]:
         """The requests that are neither answered nor known to fail."""
@@ -76,6 +78,7 @@ class Record:
             "failure": self.failure.to_json() if self.failure else None,
             "notes": self.notes,
             "seconds": round(self.seconds, 3),
+            "cached": self.cached,
         }
 
     @classmethod
@@ -89,6 +92,7 @@ class Record:
             Fault.from_json(stored["failure"]) if stored["failure"] else None,
             list(stored["notes"]),
             float(stored["seconds"]),
+            int(stored["cached"]),
         )
 
 
@@ -99,6 +103,8 @@ class Outcome:
     values: Mapping[str, xr.Dataset]
     faults: Mapping[str, Fault] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    cached: int = 0
+    """How many of the values were kept from an earlier run."""
 
 
 Measure = Callable[[PassKey, list[Request]], Outcome]
@@ -176,6 +182,7 @@ class Store:
         for data in values.values():
             record.about.update({name: data.attrs[name] for name in ABOUT if name in data.attrs})
         record.faults.update(outcome.faults)
+        record.cached += outcome.cached
         record.notes += [note for note in outcome.notes if note not in record.notes]
         for request in record.missing(missing):
             record.faults[request.key] = Fault.of(MeasurementError(f"measuring {pass_key} gave no value for {request}"))

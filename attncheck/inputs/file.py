@@ -10,7 +10,7 @@ from attncheck.inputs.kinds import input_kind
 from attncheck.inputs.sequences import Tokenizer, stream_feed
 
 
-@input_kind("file")
+@input_kind("file", files=lambda arguments, root: [root / arguments["path"]])
 def file(building: Building, *, path: str, tokenizer: Tokenizer = "subject") -> Feed:
     """Excerpts of a UTF-8 text file; a relative path starts at the project root.
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncheck.core.errors import nearest
 from attncheck.core.evidence import Feed
+from attncheck.inputs import corpus
 from attncheck.inputs.building import Building
 from attncheck.inputs.corpus import PHOTOS, photo
 from attncheck.inputs.file import found
@@ -22,7 +25,14 @@ MARGIN = 1.15
 """A batch takes its crops from a photograph of this many times the side."""
 
 
-@input_kind("images")
+def files_of(arguments: Mapping[str, Any], root: Path) -> list[Path]:
+    name = arguments["name"]
+    if name in PHOTOS:
+        return [Path(corpus.__file__).parent / PHOTOS[name].file]
+    return [] if name == "noise" else [root / name]
+
+
+@input_kind("images", files=files_of)
 def images(building: Building, *, name: str, size: int | None = None, seed: int = 0) -> Feed:
     """Square images in the subject's own size and normalisation.
 

@@ -6,7 +6,8 @@
 
 The function builds the feed; `attncheck.inputs.build` calls it with a Building (the definition, the subject's encoder, device, dtype).
 Its keyword-only parameters are the kind's arguments, and the first required one takes the shorthand: `corpus: NAME` is
-`corpus: {name: NAME}`. `batch`, `length` and `padding` belong to every kind and are no arguments. No torch at import.
+`corpus: {name: NAME}`. `batch`, `length` and `padding` belong to every kind and are no arguments. `check` and `files` are those of
+`attncheck.subjects.kinds`. No torch at import.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ OUTLIER_FACTOR = 20.0
 SINK_SCORE = 12.0
 
 
-@input_kind("qkv")
+@input_kind("qkv", files=lambda arguments, root: [])
 def qkv(
     building: Building,
     *,

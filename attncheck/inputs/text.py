@@ -8,7 +8,7 @@ from attncheck.inputs.kinds import input_kind
 from attncheck.inputs.sequences import Tokenizer, encoded, records_feed, rows_feed, stream_feed
 
 
-@input_kind("text")
+@input_kind("text", files=lambda arguments, root: [])
 def text(building: Building, *, text: str | list[str], tokenizer: Tokenizer = "subject") -> Feed:
     """Literal text, with the special tokens that the subject was trained with.
 

@@ -15,7 +15,7 @@ DEFAULT_COUNT = 64
 DEFAULT_HALF = 25
 
 
-@input_kind("tokens")
+@input_kind("tokens", files=lambda arguments, root: [])
 def tokens(
     building: Building,
     *,

@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption("--attn-strict", action="store_true", default=None, help="fail, not skip, where a model, device or package is missing")
     group.addoption("--attn-plots", metavar="WHICH", help="failed (default), all or none: which verdicts get their picture drawn")
     group.addoption("--attn-json", metavar="FILE", help="write every verdict with its numbers, the measurements and the environment")
+    group.addoption("--attn-no-cache", action="store_true", default=None, help="measure anew what an earlier run has measured")
     group.addoption("--attn-trust-remote-code", action="store_true", help="allow specs to load models that bring their own code")
     group.addoption("--attn-update-in-ci", action="store_true", default=None, help="let --snapshot-update write baselines where CI is set")
     if pluginmanager.is_blocked("syrupy"):
@@ -48,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     parser.addini("attn_strict", "see --attn-strict", type="bool", default=False)
     parser.addini("attn_plots", "see --attn-plots", default="failed")
     parser.addini("attn_update_in_ci", "see --attn-update-in-ci", type="bool", default=False)
+    parser.addini("attn_no_cache", "see --attn-no-cache", type="bool", default=False)
     parser.addini("attn_json", "see --attn-json, relative to this file", default=None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,10 +49,18 @@ class Controller:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         for line, markup in self._baselines():
             terminalreporter.write_line(line, **markup)
+        kept, answered = self._kept()
+        if kept:
+            terminalreporter.write_line(f"{kept} of {answered} quantities are kept from earlier runs; --attn-no-cache measures anew")
         count = len(self.state.met)
         asked_for_paths = self.state.config.args_source is pytest.Config.ArgsSource.ARGS
         if count and (asked_for_paths or exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED):
             terminalreporter.write_line(f"{count} spec file{'s were' if count > 1 else ' was'} met; add --attn-spec", yellow=True)
+
+    def _kept(self) -> tuple[int, int]:
+        """How many answers of this run came from the cache, and all."""
+        records = [json.loads(path.read_text(encoding="utf-8")) for path in (self.state.runs / self.state.run_name).glob("*.json")]
+        return sum(record["cached"] for record in records), sum(len(record["answered"]) for record in records)
 
     def _baselines(self) -> Iterator[tuple[str, dict[str, bool]]]:
         """After an update: what was written, and which baselines of the specs that ran belong to no test any more."""

@@ -95,6 +95,7 @@ class State:
                 dtype=self.setting("dtype"),
                 trust_remote_code=self.config.getoption("attn_trust_remote_code"),
                 progress=_progress(self.config),
+                cache=not self.setting("no_cache"),
             )
             self.opened = Run(self.runs / self.run_name, plan(self.cases), options)
         return self.opened

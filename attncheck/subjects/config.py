@@ -13,7 +13,7 @@ from attncheck.subjects.loading import Loading
 from attncheck.subjects.tasks import Task
 
 
-@subject_kind("config", steps=False)
+@subject_kind("config", steps=False, files=lambda arguments, root: [])
 def config(loading: Loading, *, model_type: str, task: Task | None = None, **fields: Any) -> LoadedSubject:
     """A transformers architecture with random weights from the subject's seed.
 

@@ -6,7 +6,9 @@
 
 The function is the loader itself; `attncheck.subjects.load` calls it with a Loading and the definition's options. Its keyword-only
 parameters are the kind's arguments, and the first required one takes the shorthand: `pretrained: NAME` is `pretrained: {name: NAME}`.
-A function with `**fields` takes any further names. The registration must not import torch: loaders import inside their functions.
+A function with `**fields` takes any further names. `check` (arguments -> Complaints) is asked while a spec is read; `files` (arguments,
+project root -> paths, or None) names all files that decide about the subject: without it, or with None, nothing measured on it is cached.
+The registration must not import torch: loaders import inside their functions.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from attncheck.core.errors import MeasurementError
@@ -27,7 +28,28 @@ def unknown_package(arguments: Mapping[str, Any]) -> Iterator[Complaint]:
         yield Complaint("variant", f"{name} has no variant {variant!r}", tuple(packages[given].variants), variant)
 
 
-@subject_kind("pretrained", steps=False, check=unknown_package)
+def files_of(arguments: Mapping[str, Any], root: Path) -> list[Path] | None:
+    """All files that decide about the model; None where it runs code of its own, or nobody knows yet where it lies."""
+    from attncheck.subjects.packaged import known_packages
+
+    name = arguments["name"]
+    if arguments.get("trust_remote_code"):
+        return None
+    if name.startswith("package:"):
+        package = known_packages().get(name.removeprefix("package:"))
+        return package.files() if package is not None and package.installed() else None
+    place = root / Path(name).expanduser()
+    if not place.is_dir():
+        from attncheck.subjects.hub import cached
+
+        found = cached(name, arguments.get("revision")) if name.count("/") <= 1 and not name.startswith((".", "/", "~")) else None
+        if found is None:
+            return None
+        place = found
+    return [path for path in place.rglob("*") if path.is_file()]
+
+
+@subject_kind("pretrained", steps=False, check=unknown_package, files=files_of)
 def pretrained(
     loading: Loading,
     *,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from attncheck.core.errors import MeasurementError, nearest
@@ -51,7 +52,7 @@ def unknown_corpus(arguments: Mapping[str, Any]) -> Iterator[Complaint]:
         yield Complaint("name", f"unknown corpus {name!r}", tuple(CORPORA), name)
 
 
-@input_kind("corpus", check=unknown_corpus)
+@input_kind("corpus", check=unknown_corpus, files=lambda arguments, root: [Path(__file__).parent / CORPORA[arguments["name"]].file])
 def corpus(building: Building, *, name: str, tokenizer: Tokenizer = "subject") -> Feed:
     """A fixed text that is shipped with attncheck, so that every machine feeds the same.
 

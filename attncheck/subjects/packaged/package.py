@@ -69,6 +69,12 @@ class Package:
             return False
         return True
 
+    def files(self) -> list[Path]:
+        """The installed files, without what Python compiles beside them."""
+        listed = self._distribution().files or []
+        places = [Path(str(entry.locate())) for entry in listed if entry.suffix != ".pyc"]
+        return [place for place in places if place.is_file()]
+
     def version_note(self) -> list[str]:
         found = self._distribution().version
         return [] if found == self.version else [f"{self.distribution} {found} is installed; checked with {self.version}"]
