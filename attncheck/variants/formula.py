@@ -1,0 +1,93 @@
+"""What the operators share: grouped heads, scores, what a mask hides, a softmax whose empty rows give 0."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from attncheck.variants.registry import VariantError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HIDES = -9.9e3
+"""Additive masks hide from here down: -10000 is the smallest value in use."""
+
+
+def grouped(query: Tensor, tensor: Tensor) -> Tensor:
+    """Keys or values with a head for every query head: query head h reads h // group."""
+    heads, kv_heads = query.shape[-3], tensor.shape[-3]
+    if heads == kv_heads:
+        return tensor
+    if kv_heads == 0 or heads % kv_heads:
+        raise VariantError(f"{heads} query heads do not divide into groups over {kv_heads} key-value heads")
+    return tensor.repeat_interleave(heads // kv_heads, -3)
+
+
+def scaled_scores(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
+    """[batch, heads, N, M]: q·k times scale, 1/√d where none is given."""
+    return query @ grouped(query, key).mT * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+
+
+def visible(
+    queries: int,
+    keys: int,
+    *,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    window: int | None = None,
+    like: Tensor,
+) -> Tensor | None:
+    """bool, broadcastable to [batch, heads, N, M]: what a query may see; None where it sees everything.
+
+    Causal and windowed alike are anchored top-left, as torch's flag is. A window of w shows w keys, the query's own included, where
+    causal, and |i − j| < w otherwise.
+    """
+    import torch
+
+    seen: Tensor | None = None
+    if attn_mask is not None:
+        seen = attn_mask if attn_mask.dtype == torch.bool else attn_mask > HIDES
+    if is_causal or window is not None:
+        apart = torch.arange(queries, device=like.device)[:, None] - torch.arange(keys, device=like.device)[None, :]
+        near = apart >= 0 if is_causal else torch.ones_like(apart, dtype=torch.bool)
+        if window is not None:
+            near = near & (apart.abs() < window)
+        seen = near if seen is None else seen & near
+    return seen
+
+
+def added(scores: Tensor, attn_mask: Tensor | None) -> Tensor:
+    """Scores plus what an additive mask adds to the keys that it leaves visible."""
+    import torch
+
+    if attn_mask is None or attn_mask.dtype == torch.bool:
+        return scores
+    return scores + attn_mask.masked_fill(attn_mask <= HIDES, 0.0)
+
+
+def softmax_weights(scores: Tensor, seen: Tensor | None, sinks: Tensor | None = None) -> Tensor:
+    """Softmax over visible keys, exactly 0 on the others; a row that sees nothing is 0. `sinks` [heads] are logits without a value."""
+    import torch
+
+    if seen is not None:
+        scores = scores.masked_fill(~seen, -math.inf)
+    largest = scores.amax(-1, keepdim=True)
+    if sinks is not None:
+        sink = sinks.to(scores.dtype).view(-1, 1, 1)
+        largest = torch.maximum(largest, sink)
+    largest = largest.detach().masked_fill(largest == -math.inf, 0.0)
+    weights = (scores - largest).exp()
+    total = weights.sum(-1, keepdim=True)
+    if sinks is not None:
+        total = total + (sink - largest).exp()
+    return weights / total.masked_fill(total == 0, 1.0)
+
+
+def applied(weights: Tensor, value: Tensor, dropout_p: float) -> Tensor:
+    """Weights times values, the weights dropped and rescaled before."""
+    from torch.nn import functional
+
+    if dropout_p:
+        weights = functional.dropout(weights, dropout_p)
+    return weights @ grouped(weights, value)
