@@ -19,6 +19,7 @@ PACKAGES = {
     "attncheck.expectations": "@expectation(",
     "attncheck.subjects": "@subject_kind(",
     "attncheck.inputs": "@input_kind(",
+    "attncheck.variants": "@variant(",
 }
 """Where names are registered, and by which decorator."""
 GROUP = "attncheck"
@@ -42,12 +43,14 @@ def vocabulary() -> Vocabulary:
     _register()
     from attncheck.inputs.kinds import INPUT_KINDS
     from attncheck.subjects.kinds import SUBJECT_KINDS
+    from attncheck.variants.registry import VARIANTS
 
     return Vocabulary(
         observables=dict(sorted(OBSERVABLES.items())),
         expectations=dict(EXPECTATIONS.items()),
         subject_kinds=dict(SUBJECT_KINDS.items()),
         input_kinds=dict(INPUT_KINDS.items()),
+        variants=dict(VARIANTS.items()),
         symbols=SYMBOLS,
     )
 

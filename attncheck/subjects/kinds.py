@@ -22,7 +22,10 @@ SUBJECT_KINDS: Registry[Entry] = Registry("subject kind")
 
 
 def subject_kind(name: str, **about: Any) -> Callable[[F], F]:
-    """Register a loader `(Loading, *, arguments) -> LoadedSubject` under the key that specs use for it."""
+    """Register a loader `(Loading, *, arguments) -> LoadedSubject` under the key that specs use for it.
+
+    `examine`, where given, maps the checked options to further mistakes, (option, message), that are told when the spec is read.
+    """
 
     def register(function: F) -> F:
         SUBJECT_KINDS.add(Entry(name, function, about))

@@ -10,20 +10,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from attncheck.variants import (  # noqa: F401  (registers the variants)
-    gqa,
-    linear,
-    lrkv,
-    mla,
-    mqa,
-    polynomial,
-    qk_norm,
-    sigmoid,
-    sinks,
-    sliding_window,
-    softcap,
-    softmax,
-)
+from attncheck.variants import catalogue  # noqa: F401  (registers the variants)
 from attncheck.variants.registry import VARIANTS, Definition, Shape, Variant, VariantError, examined, misfits, resolved, variant
 from attncheck.variants.route import attend
 
@@ -87,4 +74,4 @@ def check(
         return found
     if width is None or heads is None:
         return []
-    return [f"{problem}" for problem in misfits(found.variant, Shape(width, heads, tokens, rotary, qk_norm))]
+    return misfits(found.variant, Shape(width, heads, tokens, rotary, qk_norm))

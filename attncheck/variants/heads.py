@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeyValueHeads:
-    """k_h = x W_K[g], v_h = x W_V[g] with g = h // (heads / kv_heads). A cache keeps finished keys, and values: 2 · kv_heads · d a token."""
+    """k_h = x W_K[g], v_h = x W_V[g], g = h // (heads / kv_heads). A cache keeps keys as the operator gets them, and values."""
 
     kv_heads: int | None = None
     """None: as many as query heads."""
@@ -44,14 +44,12 @@ class KeyValueHeads:
 
     def state(self, layer: Attention, hidden: Tensor, positions: Tensor) -> dict[str, Tensor]:
         heads = self.count(layer.shape)
-        key = layer.finished(layer.split(layer.k_proj(hidden), heads), positions, layer.k_gain if layer.variant.gain else None)
-        return {"key": key, "value": layer.split(layer.v_proj(hidden), heads)}
+        key = layer.finished(layer.split(layer.mapped("k_proj", hidden), heads), positions, layer.gain("k"))
+        return {"key": key, "value": layer.split(layer.mapped("v_proj", hidden), heads)}
 
     def expand(self, layer: Attention, state: Mapping[str, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
         return state["key"], state["value"]
 
     def weights(self, layer: Attention) -> dict[str, Tensor]:
         heads = self.count(layer.shape)
-        return {
-            name: projection.weight.view(heads, layer.head_dim, -1) for name, projection in (("key", layer.k_proj), ("value", layer.v_proj))
-        }
+        return {name: layer.matrix(map_).view(heads, layer.head_dim, -1) for name, map_ in (("key", "k_proj"), ("value", "v_proj"))}

@@ -77,8 +77,7 @@ class Attention(nn.Module):
         if positions is None:
             start = 0 if cache is None else cache.length
             positions = torch.arange(start, start + count, device=hidden.device)
-        query = self.split(self.q_proj(hidden), self.num_heads)
-        query = self.finished(query, positions, self.q_gain if self.variant.gain else None)
+        query = self.finished(self.split(self.q_proj(hidden), self.num_heads), positions, self.gain("q"))
         state = self.keys.state(self, hidden, positions)
         key_positions = positions
         if cache is not None:
@@ -115,9 +114,22 @@ class Attention(nn.Module):
             seen = seen & (apart.abs() < window)
         return {"attn_mask": seen}
 
+    def mapped(self, name: str, hidden: Tensor) -> Tensor:
+        """The linear map of that name, applied."""
+        found: Tensor = self.get_submodule(name)(hidden)
+        return found
+
+    def matrix(self, name: str) -> Tensor:
+        """The weight [out, in] of the linear map of that name."""
+        return self.get_parameter(f"{name}.weight")
+
+    def gain(self, letter: str) -> Tensor | None:
+        """QK-norm's learned gain [d] of the queries (q) or keys (k), where there is one."""
+        return self.get_parameter(f"{letter}_gain") if self.variant.gain else None
+
     def split(self, projected: Tensor, heads: int) -> Tensor:
         """[batch, N, heads * d] -> [batch, heads, N, d]."""
-        return projected.unflatten(-1, (heads, -1)).transpose(1, 2)
+        return projected.view(*projected.shape[:2], heads, -1).transpose(1, 2)
 
     def finished(self, vectors: Tensor, positions: Tensor, gain: Tensor | None = None) -> Tensor:
         """Queries or keys after QK-norm (x / rms(x), times a gain if one is learned) and rotation, where the module has them."""
@@ -129,11 +141,9 @@ class Attention(nn.Module):
     def rotated(self, vectors: Tensor, positions: Tensor) -> Tensor:
         """[batch, heads, N, d] with the last `rotated_dim` turned by the angles of `positions` [N]."""
         width = self.keys.rotated_dim(self.shape)
-        cos, sin = rotary_table(positions, width, vectors.dtype)
-        if width == vectors.shape[-1]:
-            return apply_rotary_pos_emb(vectors, cos, sin)
         still = vectors.shape[-1] - width
-        return torch.cat([vectors[..., :still], apply_rotary_pos_emb(vectors[..., still:], cos, sin)], -1)
+        turned = rotated_by(vectors[..., still:], positions)
+        return turned if not still else torch.cat([vectors[..., :still], turned], -1)
 
     def projection_weights(self) -> dict[str, Tensor]:
         """Query, key, value and output maps head by head, with the parts of those that have any; what observables of weights read."""
@@ -147,6 +157,11 @@ def rotary_table(positions: Tensor, width: int, dtype: torch.dtype) -> tuple[Ten
     frequencies = THETA ** (-torch.arange(0, width, 2, dtype=torch.float64, device=positions.device) / width)
     angles = (positions.double()[:, None] * frequencies[None, :]).repeat(1, 2)
     return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotated_by(vectors: Tensor, positions: Tensor) -> Tensor:
+    """Vectors [..., N or 1, even] turned by the angles of `positions` [N]."""
+    return apply_rotary_pos_emb(vectors, *rotary_table(positions, vectors.shape[-1], vectors.dtype))
 
 
 def apply_rotary_pos_emb(vectors: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

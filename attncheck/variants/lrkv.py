@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from attncheck.variants.fields import Rank
+from attncheck.variants.formula import added, applied, grouped, softmax_weights, visible
 from attncheck.variants.registry import Shape, Variant, variant
-from attncheck.variants.softmax import softmax_attention
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,10 +53,10 @@ class LowRank:
                 layer.register_parameter(f"{name}_up", nn.Parameter(start if learned else start * 0, requires_grad=learned))
 
     def state(self, layer: Attention, hidden: Tensor, positions: Tensor) -> dict[str, Tensor]:
-        found = {"key": layer.k_shared(hidden)[:, None], "value": layer.v_shared(hidden)[:, None]}
+        found = {"key": layer.mapped("k_shared", hidden)[:, None], "value": layer.mapped("v_shared", hidden)[:, None]}
         if self.rank:
-            found["key_latent"] = layer.split(layer.k_down(hidden), layer.num_heads)
-            found["value_latent"] = layer.split(layer.v_down(hidden), layer.num_heads)
+            found["key_latent"] = layer.split(layer.mapped("k_down", hidden), layer.num_heads)
+            found["value_latent"] = layer.split(layer.mapped("v_down", hidden), layer.num_heads)
         return found
 
     def expand(self, layer: Attention, state: Mapping[str, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,12 +69,12 @@ class LowRank:
     def weights(self, layer: Attention) -> dict[str, Tensor]:
         import torch
 
-        found = {}
+        found: dict[str, Tensor] = {}
         for name, letter in (("key", "k"), ("value", "v")):
-            shared = layer.get_submodule(f"{letter}_shared").weight[None].expand(layer.num_heads, -1, -1)
+            shared = layer.matrix(f"{letter}_shared")[None].expand(layer.num_heads, -1, -1)
             residual = torch.zeros_like(shared)
             if self.rank:
-                down = layer.get_submodule(f"{letter}_down").weight.view(layer.num_heads, self.rank, -1)
+                down = layer.matrix(f"{letter}_down").view(layer.num_heads, self.rank, -1)
                 residual = basis(layer, letter) @ down
             found |= {name: shared + residual, f"{name}.shared": shared, f"{name}.residual": residual}
         return found
@@ -85,11 +85,71 @@ def basis(layer: Attention, letter: str) -> Tensor:
     return layer.get_parameter(f"{letter}_up").view(layer.num_heads, layer.head_dim, -1)
 
 
-@variant("lrkv", source="arXiv:2601.11471")
+def lrkv_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    key_latent: Tensor | None = None,
+    key_basis: Tensor | None = None,
+    value_latent: Tensor | None = None,
+    value_basis: Tensor | None = None,
+    key_positions: Tensor | None = None,
+    qk_norm: bool = False,
+) -> Tensor:
+    """Attention from what an LRKV cache keeps, exactly, without full keys or values: equal to softmax attention on the rebuilt ones.
+
+    key, value: the shared parts [batch, 1, M, d], neither rotated nor normalised; key_latent, value_latent: R [batch, heads, M, rank];
+    key_basis, value_basis: B [heads, d, rank]; query: finished. key_positions [M]: the keys stand for rotated ones, and since rotation
+    R(n) does not commute with B, q·R(n)(k_s + B r) is taken as (R(-n) q)·k_s + ((R(-n) q) B)·r, a rotated query per key. qk_norm: the
+    keys stand for normalised ones; |k|² = |k_s|² + 2 k_s·(B r) + rᵀ BᵀB r is a number per token and head. With value_latent the output
+    is affine, not linear, in `value`. Without latents this is softmax attention.
+    """
+    import torch
+
+    from attncheck.variants.layer import rotated_by
+
+    if key_positions is None:
+        scores = query @ grouped(query, key).mT
+        if key_latent is not None and key_basis is not None:
+            scores = scores + (query @ key_basis) @ key_latent.mT
+    else:
+        turned = rotated_by(query[..., None, :], -key_positions)
+        scores = (turned * grouped(query, key)[:, :, None]).sum(-1)
+        if key_latent is not None and key_basis is not None:
+            scores = scores + ((turned @ key_basis[:, None]) * key_latent[:, :, None]).sum(-1)
+    if qk_norm:
+        squares = key.square().sum(-1)
+        if key_latent is not None and key_basis is not None:
+            cross = ((key @ key_basis) * key_latent).sum(-1)
+            squares = squares + 2 * cross + ((key_latent @ (key_basis.mT @ key_basis)) * key_latent).sum(-1)
+        scores = scores * (squares / key.shape[-1] + torch.finfo(key.dtype).eps).rsqrt()[..., None, :]
+    scores = added(scores * (1 / math.sqrt(query.shape[-1]) if scale is None else scale), attn_mask)
+    seen = visible(*scores.shape[-2:], attn_mask=attn_mask, is_causal=is_causal, like=scores)
+    weights = softmax_weights(scores, seen)
+    output = applied(weights, value, dropout_p)
+    if value_latent is not None and value_basis is not None:
+        output = output + applied(weights, value_latent, dropout_p) @ value_basis.mT
+    return output
+
+
+@variant("lrkv", source="arXiv:2601.11471, equations 2 to 10; its cache identity under rotation is corrected here")
 def lrkv(*, rank: Rank, residual: Literal["learned", "zero"] = "learned") -> Variant:
     """Low-rank key-value attention: W_h = W_shared + U_h B_hᵀ for keys and values, queries full per head; then softmax attention.
 
-    W_shared [width, d] is one matrix for all heads, U_h [width, rank], B_h [d, rank]. `rank` 0 is multi-query attention, rank d can
-    equal MHA. `residual: zero` keeps U and holds B at 0. A residual starts at about a tenth of the shared norm.
+    W_shared [width, d] is one matrix for all heads, U_h [width, rank], B_h [d, rank], rank <= d. `rank` 0 is multi-query attention,
+    rank d can equal MHA. `residual: zero` keeps U and holds B at 0. A residual starts at about a tenth of the shared norm. Weight
+    observables see the parts `shared` and `residual` of k and v.
+
+    A cache keeps x W_shared and x U_h, unrotated: 2 (d + heads · rank) numbers a token, as the paper counts. Keys are rebuilt, then
+    normalised and rotated, at each step: RoPE(K_shared) + RoPE(R) Bᵀ, as the paper has it, is not RoPE(K), since a rotation does not
+    commute with B. Exact too, without rebuilding: the operator, which takes shared keys and values [batch, 1, M, d] and, as extras,
+    latents and bases, and turns the query back for each key (M · d · rank products a query) where there are rotary embeddings. The
+    scalar 1 / rms(k) of QK-norm, heads numbers a token, is recomputed from the cache and costs no memory.
     """
-    return Variant(softmax_attention, LowRank(rank, residual), fused=True)
+    return Variant(lrkv_attention, LowRank(rank, residual), fused=True)

@@ -54,16 +54,16 @@ class Latent:
             layer.k_rope = nn.Linear(shape.width, rope, bias=False)
 
     def state(self, layer: Attention, hidden: Tensor, positions: Tensor) -> dict[str, Tensor]:
-        found = {"latent": layer.kv_down(hidden)[:, None]}
+        found = {"latent": layer.mapped("kv_down", hidden)[:, None]}
         if self.rope(layer.shape):
-            found["rope"] = layer.k_rope(hidden)[:, None]
+            found["rope"] = layer.mapped("k_rope", hidden)[:, None]
         return found
 
     def expand(self, layer: Attention, state: Mapping[str, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
         import torch
 
         latent, heads = state["latent"][:, 0], layer.num_heads
-        key, value = layer.split(layer.k_up(latent), heads), layer.split(layer.v_up(latent), heads)
+        key, value = (layer.split(layer.mapped(name, latent), heads) for name in ("k_up", "v_up"))
         if "rope" in state:
             key = torch.cat([key, state["rope"].expand(-1, heads, -1, -1)], -1)
         return layer.finished(key, positions), value
@@ -71,9 +71,10 @@ class Latent:
     def weights(self, layer: Attention) -> dict[str, Tensor]:
         import torch
 
-        key, value = ((up.weight @ layer.kv_down.weight).view(layer.num_heads, layer.head_dim, -1) for up in (layer.k_up, layer.v_up))
+        down, shape = layer.matrix("kv_down"), (layer.num_heads, layer.head_dim, -1)
+        key, value = ((layer.matrix(name) @ down).view(shape) for name in ("k_up", "v_up"))
         if self.rope(layer.shape):
-            key = torch.cat([key, layer.k_rope.weight[None].expand(layer.num_heads, -1, -1)], 1)
+            key = torch.cat([key, layer.matrix("k_rope")[None].expand(layer.num_heads, -1, -1)], 1)
         return {"key": key, "value": value}
 
 
