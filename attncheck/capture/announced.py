@@ -85,7 +85,7 @@ def call_of(
         mask=options.get("attn_mask"),
         is_causal=bool(options.get("is_causal", False)),
         softcap=None if softcap is None else float(softcap),
-        sinks=sinks,
+        sinks=query.new_full((query.shape[1],), float(sinks)) if isinstance(sinks, int | float) else sinks,
         bias=options.get("position_bias"),
         dropout=float(options.get("dropout_p") or 0.0),
         rows_from_kernel=rows == "kernel",

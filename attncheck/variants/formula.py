@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 HIDES = -9.9e3
-"""Additive masks hide from here down: -10000 is the smallest value in use."""
+"""Where there is no softmax to make it 0, an additive mask hides from here down: -10000 is the smallest value in use."""
 
 
 def grouped(query: Tensor, tensor: Tensor) -> Tensor:
@@ -66,12 +66,21 @@ def added(scores: Tensor, attn_mask: Tensor | None) -> Tensor:
     return scores + attn_mask.masked_fill(attn_mask <= HIDES, 0.0)
 
 
-def softmax_weights(scores: Tensor, seen: Tensor | None, sinks: Tensor | None = None) -> Tensor:
-    """Softmax over visible keys, exactly 0 on the others; a row that sees nothing is 0. `sinks` [heads] are logits without a value."""
+def masked(scores: Tensor, attn_mask: Tensor | None, is_causal: bool, window: int | None = None) -> Tensor:
+    """Scores as a softmax takes them: an additive mask is added whatever its values, and only −inf hides, as in torch's own."""
     import torch
 
-    if seen is not None:
-        scores = scores.masked_fill(~seen, -math.inf)
+    hides = attn_mask if attn_mask is not None and attn_mask.dtype == torch.bool else None
+    seen = visible(*scores.shape[-2:], attn_mask=hides, is_causal=is_causal, window=window, like=scores)
+    if attn_mask is not None and hides is None:
+        scores = scores + attn_mask
+    return scores if seen is None else scores.masked_fill(~seen, -math.inf)
+
+
+def softmax_weights(scores: Tensor, sinks: Tensor | None = None) -> Tensor:
+    """Softmax of scores of which −inf is hidden; a row that sees nothing is 0. `sinks` [heads] are logits without a value."""
+    import torch
+
     largest = scores.amax(-1, keepdim=True)
     if sinks is not None:
         sink = sinks.to(scores.dtype).view(-1, 1, 1)

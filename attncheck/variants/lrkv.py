@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from attncheck.variants.fields import Rank
-from attncheck.variants.formula import added, applied, grouped, softmax_weights, visible
+from attncheck.variants.formula import applied, grouped, masked, softmax_weights
 from attncheck.variants.registry import Shape, Variant, variant
 
 if TYPE_CHECKING:
@@ -129,9 +129,8 @@ def lrkv_attention(
             cross = ((key @ key_basis) * key_latent).sum(-1)
             squares = squares + 2 * cross + ((key_latent @ (key_basis.mT @ key_basis)) * key_latent).sum(-1)
         scores = scores * (squares / key.shape[-1] + torch.finfo(key.dtype).eps).rsqrt()[..., None, :]
-    scores = added(scores * (1 / math.sqrt(query.shape[-1]) if scale is None else scale), attn_mask)
-    seen = visible(*scores.shape[-2:], attn_mask=attn_mask, is_causal=is_causal, like=scores)
-    weights = softmax_weights(scores, seen)
+    scores = masked(scores * (1 / math.sqrt(query.shape[-1]) if scale is None else scale), attn_mask, is_causal)
+    weights = softmax_weights(scores)
     output = applied(weights, value, dropout_p)
     if value_latent is not None and value_basis is not None:
         output = output + applied(weights, value_latent, dropout_p) @ value_basis.mT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attncheck.variants.formula import added, applied, scaled_scores, softmax_weights, visible
+from attncheck.variants.formula import applied, masked, scaled_scores, softmax_weights
 from attncheck.variants.registry import Variant, variant
 
 if TYPE_CHECKING:
@@ -21,13 +21,12 @@ def sink_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     *,
-    sinks: Tensor | None = None,
+    sinks: Tensor | float | None = None,
 ) -> Tensor:
-    """exp(s_j) / (exp(sink) + Σ_j exp(s_j)), times v; `sinks` [heads] are logits that take mass and have no value, 0 if not given."""
-    scores = added(scaled_scores(query, key, scale), attn_mask)
-    seen = visible(*scores.shape[-2:], attn_mask=attn_mask, is_causal=is_causal, like=scores)
-    logits = query.new_zeros(query.shape[-3]) if sinks is None else sinks
-    return applied(softmax_weights(scores, seen, logits), value, dropout_p)
+    """exp(s_j) / (exp(sink) + Σ_j exp(s_j)), times v; `sinks` [heads] or one number are logits that take mass and have no value."""
+    scores = masked(scaled_scores(query, key, scale), attn_mask, is_causal)
+    logits = query.new_full((query.shape[-3],), sinks) if isinstance(sinks, int | float) else sinks
+    return applied(softmax_weights(scores, logits), value, dropout_p)
 
 
 @variant("sinks", source="arXiv:2309.17453 (sinks), arXiv:2508.10925 (a learned logit per head)")
@@ -35,7 +34,7 @@ def sinks() -> Variant:
     """Softmax attention with a sink: a_ij = exp(s_ij) / (exp(b_h) + sum_j exp(s_ij)) with one learned logit b_h per head, from 0.
 
     Rows sum to less than 1: the sink takes mass and has no value. As an operator: query [batch, heads, N, d], key
-    [batch, kv_heads, M, d], value [batch, kv_heads, M, d_v], and `sinks` [heads], 0 where they are not given (softmax plus one). As a
-    module: the projections of softmax attention and the parameter `sinks`.
+    [batch, kv_heads, M, d], value [batch, kv_heads, M, d_v], and `sinks`, [heads] or one number (0: softmax plus one); plain softmax
+    without. As a module: the projections of softmax attention and the parameter `sinks`.
     """
     return Variant(sink_attention, learned={"sinks": lambda shape: [0.0] * shape.heads}, rows="formula")

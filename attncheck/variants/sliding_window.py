@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from attncheck.variants.fields import Count
-from attncheck.variants.formula import added, applied, scaled_scores, softmax_weights, visible
+from attncheck.variants.formula import applied, masked, scaled_scores, softmax_weights
 from attncheck.variants.registry import Variant, variant
 
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ def windowed_attention(
     window: int,
 ) -> Tensor:
     """softmax(q kᵀ · scale + mask) v over the keys of the window, anchored top-left as the causal flag is."""
-    scores = added(scaled_scores(query, key, scale), attn_mask)
-    seen = visible(*scores.shape[-2:], attn_mask=attn_mask, is_causal=is_causal, window=window, like=scores)
-    return applied(softmax_weights(scores, seen), value, dropout_p)
+    scores = masked(scaled_scores(query, key, scale), attn_mask, is_causal, window)
+    return applied(softmax_weights(scores), value, dropout_p)
 
 
 @variant("sliding_window", source="arXiv:2004.05150")

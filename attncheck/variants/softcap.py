@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from attncheck.variants.fields import Positive
-from attncheck.variants.formula import added, applied, scaled_scores, softmax_weights, visible
+from attncheck.variants.formula import applied, masked, scaled_scores, softmax_weights
 from attncheck.variants.registry import Variant, variant
 
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ def capped_attention(
     softcap: float,
 ) -> Tensor:
     """softmax(softcap · tanh(q kᵀ · scale / softcap) + mask) v."""
-    scores = added(softcap * (scaled_scores(query, key, scale) / softcap).tanh(), attn_mask)
-    seen = visible(*scores.shape[-2:], attn_mask=attn_mask, is_causal=is_causal, like=scores)
-    return applied(softmax_weights(scores, seen), value, dropout_p)
+    scores = masked(softcap * (scaled_scores(query, key, scale) / softcap).tanh(), attn_mask, is_causal)
+    return applied(softmax_weights(scores), value, dropout_p)
 
 
 @variant("softcap", source="arXiv:2408.00118")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attncheck.variants.formula import added, applied, scaled_scores, softmax_weights, visible
+from attncheck.variants.formula import applied, masked, scaled_scores, softmax_weights
 from attncheck.variants.registry import Variant, variant
 
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ def softmax_attention(
     query [batch, heads, N, d], key [batch, kv_heads, M, d], value [batch, kv_heads, M, d_v]; a causal mask is aligned top-left. Key
     heads are shared by groups of query heads wherever there are fewer of them, with `enable_gqa` or without.
     """
-    scores = added(scaled_scores(query, key, scale), attn_mask)
-    seen = visible(*scores.shape[-2:], attn_mask=attn_mask, is_causal=is_causal, like=scores)
-    return applied(softmax_weights(scores, seen), value, dropout_p)
+    scores = masked(scaled_scores(query, key, scale), attn_mask, is_causal)
+    return applied(softmax_weights(scores), value, dropout_p)
 
 
 @variant("softmax", source="arXiv:1706.03762", aliases=("mha",))
