@@ -94,7 +94,7 @@ def feature_products(feature: str, is_normalised: bool) -> Callable[[Tensor, Ten
             total = sum(products)
             return [p / total if total else 0.0 for p in products] if is_normalised else products
 
-        q, k = query.double().clone().apply_(phi), key.double().clone().apply_(phi)
+        q, k = (part.detach().double().clone().apply_(phi) for part in (query, key))
         return pairs(q, k, weigh, seen, 1.0)
 
     return weights
