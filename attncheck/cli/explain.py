@@ -53,6 +53,7 @@ def _entry(noun: str, entry: Entry) -> str:
         ("unit", about.get("unit", "")),
         ("reads", about.get("reads", "")),
         ("source", about.get("source", "")),
+        ("same as", about.get("is", "") if about.get("is") != entry.name else ""),
     ]
     stated = [f"  {label:7} {value}" for label, value in facts if value]
     if stated:

@@ -141,14 +141,17 @@ def lrkv_attention(
 def lrkv(*, rank: Rank, residual: Literal["learned", "zero"] = "learned") -> Variant:
     """Low-rank key-value attention: W_h = W_shared + U_h B_hᵀ for keys and values, queries full per head; then softmax attention.
 
-    W_shared [width, d] is one matrix for all heads, U_h [width, rank], B_h [d, rank], rank <= d. `rank` 0 is multi-query attention,
-    rank d can equal MHA. `residual: zero` keeps U and holds B at 0. A residual starts at about a tenth of the shared norm. Weight
-    observables see the parts `shared` and `residual` of k and v.
+    W_shared [width, d] is one matrix for all heads, U_h [width, rank], B_h [d, rank]. `rank` is at most d; 0 is multi-query attention,
+    d can equal MHA. `residual: zero` keeps U and holds B at 0. A residual starts at about a tenth of the shared norm. Observables of
+    weights see the parts `shared` and `residual` of k and v.
 
-    A cache keeps x W_shared and x U_h, unrotated: 2 (d + heads · rank) numbers a token, as the paper counts. Keys are rebuilt, then
-    normalised and rotated, at each step: RoPE(K_shared) + RoPE(R) Bᵀ, as the paper has it, is not RoPE(K), since a rotation does not
-    commute with B. Exact too, without rebuilding: the operator, which takes shared keys and values [batch, 1, M, d] and, as extras,
-    latents and bases, and turns the query back for each key (M · d · rank products a query) where there are rotary embeddings. The
-    scalar 1 / rms(k) of QK-norm, heads numbers a token, is recomputed from the cache and costs no memory.
+    As a module: a cache keeps x W_shared and x U_h, neither rotated nor normalised, 2 (d + heads · rank) numbers a token as the paper
+    counts, and keys are rebuilt, then normalised and rotated, at each step. The paper's RoPE(K_shared) + RoPE(R) Bᵀ is not RoPE(K): a
+    rotation does not commute with B. The scalar 1 / rms(k) of QK-norm, one per token and head, is recomputed and takes no memory.
+
+    As an operator: query [batch, heads, N, d], key and value the shared ones [batch, 1, M, d] and, as extras, what makes them those of a
+    head: `key_latent`, `value_latent` [batch, heads, M, rank], `key_basis`, `value_basis` [heads, d, rank]; `key_positions` [M] where
+    keys stand for rotated ones (the query is turned back for each key: M · d · rank products, where one product with B does without
+    rotation), `qk_norm` where they stand for normalised ones. Exact, and no full key or value is built.
     """
     return Variant(lrkv_attention, LowRank(rank, residual), fused=True)
