@@ -42,7 +42,7 @@ def announced(observation: Observation, model: nn.Module) -> Iterator[None]:
         with observation.paused():
             result = operator(query, key, value, **options)
         path = paths[id(module)] or type(module).__name__
-        output = _output(result)
+        output = _output(result).detach()
         expected = (*query.shape[:3], value.shape[-1])
         if tuple(output.shape) != expected:
             raise MeasurementError(
@@ -94,7 +94,7 @@ def call_of(
 
 def _output(result: Any) -> Tensor:
     output: Tensor = result[0] if isinstance(result, tuple | list) else result
-    return output.detach()
+    return output
 
 
 def _name(operator: Callable[..., Any]) -> str:

@@ -93,8 +93,12 @@ class Attention(nn.Module):
         """[batch, heads, N, d_v] through torch's kernel, or through the variant's operator by `attend`."""
         mask: dict[str, Any] = self._mask(positions, key_positions)
         if self.variant.fused:
-            grouped = key.shape[1] != query.shape[1]
-            return functional.scaled_dot_product_attention(query, key, value, **mask, enable_gqa=grouped)
+            kernel, grouped = functional.scaled_dot_product_attention, key.shape[1] != query.shape[1]
+            if query.shape[-1] == value.shape[-1]:
+                return kernel(query, key, value, **mask, enable_gqa=grouped)
+            # On a CPU torch has no fused kernel for these widths: announced, so that queries and keys are seen and not weights alone.
+            announced: Tensor = attend(self, kernel, query, key, value, rows="formula", **mask, enable_gqa=grouped)
+            return announced
         options = {name: argument(self.shape) for name, argument in self.variant.extras.items()}
         options.update({name: getattr(self, name) for name in self.variant.learned})
         output: Tensor = attend(

@@ -82,9 +82,10 @@ class Latent:
 def mla(*, rank: Count, rope_dim: Count | None = None) -> Variant:
     """Multi-head latent attention: k_h = c U_K,h and v_h = c U_V,h from one latent c = x W_D of `rank` numbers per token.
 
-    As a module: `rank` up to the width of all heads. With rotary embeddings a head's queries and keys get a tail of `rope_dim` (half a head where left out) that is rotated, its key part
-    shared by the heads; the rest is not rotated. Scale 1/sqrt(d + rope_dim). A cache keeps rank + rope_dim numbers a token. There is
-    no norm on the latent, as in the paper's equations and unlike its released models, so that key and value maps are single matrices.
+    As a module: `rank` up to the width of all heads. With rotary embeddings a head's queries and keys get a tail of `rope_dim` (half a
+    head where left out) that is rotated, its key part shared by the heads; the rest is not rotated. Scale 1/sqrt(d + rope_dim). A cache
+    keeps rank + rope_dim numbers a token. There is no norm on the latent, as in the paper's equations and unlike its released models,
+    so that key and value maps are single matrices.
 
     As an operator, in the absorbed form: query [batch, heads, N, rank + rope_dim] (q_h U_K,hᵀ, tail), key [batch, 1, M,
     rank + rope_dim] (c, tail), value [batch, 1, M, rank] (c), and `scale`, which the widths no longer tell.

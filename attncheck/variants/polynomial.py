@@ -44,9 +44,9 @@ def polynomial_attention(
 
 @variant("polynomial", source="arXiv:2410.18613")
 def polynomial(*, power: Count = 3, factor: Factor = "1/sqrt(N)") -> Variant:
-    """Polynomial attention: o_h = φ(q_h k_hᵀ / √d) v_h with φ(s) = k · s^power, entry by entry.
+    """Polynomial attention: o_h = φ(q_h k_hᵀ / √d) v_h with φ(s) = k · s^p, entry by entry.
 
-    `factor` is k: a number, an expression of N (tokens of the sequence: those that a module was told, else the keys of the call) and d
+    `power` is p. `factor` is k: a number, an expression of N (tokens of the sequence: those that a module was told, else the keys of the call) and d
     (width of a head) such as '1/sqrt(N)', or 'learned', one number per head that starts at 1/sqrt(tokens), at 1 where the module was
     not told how many. Weights are of either sign and sum to anything; hidden keys weigh 0. For Gaussian inputs |A|_F grows like N with
     k = 1 and like sqrt(N) with k = 1/sqrt(N); training is bound by neither.

@@ -38,7 +38,7 @@ def normalised_attention(
 def qk_norm(*, gain: Literal["none", "learned"] = "none") -> Variant:
     """Softmax attention on normalised queries and keys: o_h = softmax(g(q_h) g(k_h)ᵀ / √d + mask) v_h with g(x) = x / rms(x).
 
-    No score leaves ±sqrt(d). `gain: learned` multiplies by one number per channel, from 1, after the norm and before the rotation; it
+    No score leaves ±sqrt(d). `gain`: learned multiplies by one number per channel, from 1, after the norm and before the rotation; it
     does not commute with rotary embeddings, the norm alone does. As an operator: query [batch, heads, N, d], key
     [batch, kv_heads, M, d], value [batch, kv_heads, M, d_v], and `q_gain`, `k_gain` [d]. As a module: the projections of softmax
     attention; a cache keeps normalised keys.

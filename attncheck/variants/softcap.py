@@ -32,7 +32,8 @@ def capped_attention(
 
 @variant("softcap", source="arXiv:2408.00118")
 def softcap(*, cap: Positive = 50.0) -> Variant:
-    """Softmax attention over capped scores: o_h = softmax(cap · tanh(q_h k_hᵀ / (√d cap)) + mask) v_h, so that no score leaves ±cap.
+    """Softmax attention over capped scores: o_h = softmax(cap · tanh(q_h k_hᵀ / (√d cap)) + mask) v_h, so that no score leaves
+    ±`cap`.
 
     As an operator: query [batch, heads, N, d], key [batch, kv_heads, M, d], value [batch, kv_heads, M, d_v]; `softcap` at the call
     replaces the cap. As a module: the projections of softmax attention.

@@ -37,7 +37,7 @@ DEFINITIONS: list[Any] = [
     "linear",
 ]
 SOFTMAX = {"softmax", "mqa", "gqa", "mla", "lrkv", "sliding_window", "sinks", "softcap", "qk_norm"}
-ANNOUNCED = {"sinks", "softcap", "polynomial", "sigmoid", "linear"}
+ANNOUNCED = {"mla", "sinks", "softcap", "polynomial", "sigmoid", "linear"}
 names = pytest.mark.parametrize("definition", DEFINITIONS, ids=str)
 
 
@@ -154,6 +154,22 @@ def test_logits_where_the_formula_is_known_and_only_there() -> None:
     assert 0.3 < float(found.min()) <= float(found.max()) <= 0.5
     with pytest.raises(MeasurementError, match=r"layers\.0: logits cannot be seen"):
         attncheck.observe(cubic, {"hidden": x}, ["logits.max"])
+
+
+@pytest.mark.parametrize("definition", ["mha", "qk_norm", {"mla": {"rank": 20}}, {"lrkv": {"rank": 5}}, "softcap"], ids=str)
+def test_queries_and_keys_are_seen_and_turned_back(definition: Any) -> None:
+    """Norms of what the operator was given; expected scores need the module's own rotation."""
+    model, x = Model(definition), hidden(40)
+    expected = {"attention.expected_scores": {"statistics": "0..19", "future": "20..39", "keys": "4..19"}}
+    found = attncheck.observe(model, {"hidden": x}, ["keys.frobenius_norm", expected])
+    norms, scores = (found[name] for name in found.data_vars)
+    assert float(scores.sel(key=slice(4, 19)).min()) > 0
+    layer = model.layers[0]
+    with torch.no_grad():
+        normed, places = nn.functional.layer_norm(x, (WIDTH,)), torch.arange(40)
+        key, _ = layer.keys.expand(layer, layer.keys.state(layer, normed, places), places)
+    exact = key.double().square().sum((-1, -2)).sqrt()
+    np.testing.assert_allclose(norms.sel(layer=0).transpose("sample", "head").values, exact.numpy(), rtol=1e-6)
 
 
 def test_parts_of_lrkv_are_seen() -> None:
