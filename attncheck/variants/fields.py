@@ -39,6 +39,11 @@ def value_of(expression: str | float, *, tokens: int, width: int) -> float:
     return float(parse_expression(expression, FACTOR_SYMBOLS).evaluate({"N": float(tokens), "d": float(width)}))
 
 
+def at_width(expression: str | float, tokens: int | None, width: int) -> str | float:
+    """The expression's value where the number of tokens is known, else the expression itself."""
+    return expression if tokens is None else value_of(expression, tokens=tokens, width=width)
+
+
 def _variant(value: Any) -> Any:
     found = examined(value)
     if isinstance(found, Definition):

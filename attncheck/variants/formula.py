@@ -14,19 +14,29 @@ HIDES = -9.9e3
 """Where there is no softmax to make it 0, an additive mask hides from here down: -10000 is the smallest value in use."""
 
 
-def grouped(query: Tensor, tensor: Tensor) -> Tensor:
-    """Keys or values with a head for every query head: query head h reads h // group."""
-    heads, kv_heads = query.shape[-3], tensor.shape[-3]
-    if heads == kv_heads:
-        return tensor
+def folded(query: Tensor, kv_heads: int) -> Tensor:
+    """[batch, heads, N, any] as [batch, kv_heads, group * N, any]: query head h reads key head h // group, and no key is repeated."""
+    heads = query.shape[-3]
     if kv_heads == 0 or heads % kv_heads:
         raise VariantError(f"{heads} query heads do not divide into groups over {kv_heads} key-value heads")
-    return tensor.repeat_interleave(heads // kv_heads, -3)
+    return query if heads == kv_heads else query.reshape(*query.shape[:-3], kv_heads, -1, query.shape[-1])
+
+
+def repeated(query: Tensor, tensor: Tensor) -> Tensor:
+    """Keys or values with a head for every query head."""
+    heads, kv_heads = query.shape[-3], tensor.shape[-3]
+    folded(query, kv_heads)
+    return tensor if heads == kv_heads else tensor.repeat_interleave(heads // kv_heads, -3)
+
+
+def products(query: Tensor, key: Tensor) -> Tensor:
+    """[batch, heads, N, M]: every query times every key of its group."""
+    return (folded(query, key.shape[-3]) @ key.mT).view(*query.shape[:-1], key.shape[-2])
 
 
 def scaled_scores(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
     """[batch, heads, N, M]: q·k times scale, 1/√d where none is given."""
-    return query @ grouped(query, key).mT * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    return products(query, key) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
 
 
 def visible(
@@ -99,4 +109,4 @@ def applied(weights: Tensor, value: Tensor, dropout_p: float) -> Tensor:
 
     if dropout_p:
         weights = functional.dropout(weights, dropout_p)
-    return weights @ grouped(weights, value)
+    return (folded(weights, value.shape[-3]) @ value).view(*weights.shape[:-1], value.shape[-1])

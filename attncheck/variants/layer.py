@@ -53,6 +53,7 @@ class Attention(nn.Module):
         self.definition, self.shape, self.variant, self.causal = definition, shape, variant, causal
         self.rotary, self.qk_norm = shape.rotary, shape.qk_norm or variant.qk_norm
         self.num_heads, self.head_dim = shape.heads, shape.head_dim
+        self.extras = {name: argument(shape) for name, argument in variant.extras.items()}
         self.keys: Projections = variant.projections or KeyValueHeads()
         self.query_dim = self.keys.query_dim(shape)
         self.q_proj = nn.Linear(shape.width, shape.heads * self.query_dim, bias=False)
@@ -99,8 +100,7 @@ class Attention(nn.Module):
             # On a CPU torch has no fused kernel for these widths: announced, so that queries and keys are seen and not weights alone.
             announced: Tensor = attend(self, kernel, query, key, value, rows="formula", **mask, enable_gqa=grouped)
             return announced
-        options = {name: argument(self.shape) for name, argument in self.variant.extras.items()}
-        options.update({name: getattr(self, name) for name in self.variant.learned})
+        options = self.extras | {name: getattr(self, name) for name in self.variant.learned}
         output: Tensor = attend(
             self, self.variant.operator, query, key, value, rows=self.variant.rows,  # type: ignore[arg-type]
             **mask, **options,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Literal
 
-from attncheck.variants.formula import HIDES, applied, grouped, visible
+from attncheck.variants.formula import HIDES, applied, repeated, visible
 from attncheck.variants.registry import Variant, variant
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def linear_attention(
     """
     import torch
 
-    query, key, value = features(query, feature), features(grouped(query, key), feature), grouped(query, value)
+    query, key, value = features(query, feature), repeated(query, features(key, feature)), repeated(query, value)
     if scale is not None:
         query = query * scale
     # The last column carries the row's sum.
@@ -79,10 +79,13 @@ def _causal(query: Tensor, key: Tensor, carried: Tensor) -> Tensor:
 
 @variant("linear", source="arXiv:2006.16236")
 def linear(*, feature: Literal["elu", "relu", "identity"] = "elu", normalised: bool = True) -> Variant:
-    """Linear attention: a_ij = φ(q_i) · φ(k_j), over its sum in the row where `normalised`; φ(x) = elu(x) + 1, relu(x) or x.
+    """Linear attention: a_ij = φ(q_i) · φ(k_j), over its sum in the row where `normalised`.
 
-    Keys and values are summed before a query comes: time and memory are linear in N, causal too (by chunks). As an operator: query
-    [batch, heads, N, d], key [batch, kv_heads, M, d], value [batch, kv_heads, M, d_v]; a mask may hide but not add, and makes the call
-    quadratic. As a module: the projections of softmax attention; its cache keeps keys and values and not their sum.
+    `feature` is φ: elu(x) + 1, relu(x), or x itself (identity). Keys and values are summed before a query comes: time and memory are
+    linear in N, causal too (by chunks).
+
+    As an operator: query [batch, heads, N, d], key [batch, kv_heads, M, d], value [batch, kv_heads, M, d_v]; a mask may hide but not
+    add, and makes the call quadratic. As a module: the projections of softmax attention; its cache keeps keys and values and not
+    their sum.
     """
     return Variant(functools.partial(linear_attention, feature=feature, normalised=normalised))

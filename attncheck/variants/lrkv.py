@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from attncheck.variants.fields import Rank
-from attncheck.variants.formula import applied, grouped, masked, softmax_weights
+from attncheck.variants.formula import applied, masked, products, softmax_weights
 from attncheck.variants.registry import Shape, Variant, variant
 
 if TYPE_CHECKING:
@@ -115,12 +115,12 @@ def lrkv_attention(
     from attncheck.variants.layer import rotated_by
 
     if key_positions is None:
-        scores = query @ grouped(query, key).mT
+        scores = products(query, key)
         if key_latent is not None and key_basis is not None:
             scores = scores + (query @ key_basis) @ key_latent.mT
     else:
         turned = rotated_by(query[..., None, :], -key_positions)
-        scores = (turned * grouped(query, key)[:, :, None]).sum(-1)
+        scores = (turned * key[:, :, None]).sum(-1)
         if key_latent is not None and key_basis is not None:
             scores = scores + ((turned @ key_basis[:, None]) * key_latent[:, :, None]).sum(-1)
     if qk_norm:
@@ -151,7 +151,8 @@ def lrkv(*, rank: Rank, residual: Literal["learned", "zero"] = "learned") -> Var
 
     As an operator: query [batch, heads, N, d], key and value the shared ones [batch, 1, M, d] and, as extras, what makes them those of a
     head: `key_latent`, `value_latent` [batch, heads, M, rank], `key_basis`, `value_basis` [heads, d, rank]; `key_positions` [M] where
-    keys stand for rotated ones (the query is turned back for each key: M · d · rank products, where one product with B does without
-    rotation), `qk_norm` where they stand for normalised ones. Exact, and no full key or value is built.
+    keys stand for rotated ones, `qk_norm` where they stand for normalised ones. Exact, and no key or value of a head is built; but under
+    rotation each query is turned back for each key, N · M · d numbers and N · M · d · rank products a head, which is no less than
+    building them.
     """
     return Variant(lrkv_attention, LowRank(rank, residual), fused=True)

@@ -34,7 +34,7 @@ def normalised_attention(
     return softmax_attention(normed(query, q_gain), normed(key, k_gain), value, attn_mask, dropout_p, is_causal, scale)
 
 
-@variant("qk_norm", source="arXiv:2010.04245, arXiv:2302.05442")
+@variant("qk_norm", source="arXiv:2010.04245 (by the l2 norm), arXiv:2302.05442 (by LayerNorm)")
 def qk_norm(*, gain: Literal["none", "learned"] = "none") -> Variant:
     """Softmax attention on normalised queries and keys: o_h = softmax(g(q_h) g(k_h)ᵀ / √d + mask) v_h with g(x) = x / rms(x).
 

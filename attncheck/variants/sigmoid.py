@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from attncheck.variants.fields import ScaleExpression, value_of
+from attncheck.variants.fields import ScaleExpression, at_width, value_of
 from attncheck.variants.formula import added, applied, scaled_scores, visible
 from attncheck.variants.registry import Variant, variant
 
@@ -29,7 +29,9 @@ def sigmoid_attention(
     """sigmoid(q kᵀ · scale + mask + bias) v; hidden keys weigh 0."""
     scores = added(scaled_scores(query, key, scale), attn_mask)
     seen = visible(*scores.shape[-2:], attn_mask=attn_mask, is_causal=is_causal, like=scores)
-    weights = (scores + value_of(bias, tokens=tokens or key.shape[-2], width=query.shape[-1])).sigmoid()
+    if isinstance(bias, str):
+        bias = value_of(bias, tokens=tokens or key.shape[-2], width=query.shape[-1])
+    weights = (scores + bias).sigmoid()
     if seen is not None:
         weights = weights.masked_fill(~seen, 0.0)
     return applied(weights, value, dropout_p)
@@ -43,4 +45,6 @@ def sigmoid(*, bias: ScaleExpression = "-log(N)") -> Variant:
     -log(N) makes rows sum to about 1 where scores are small. As an operator: query [batch, heads, N, d], key [batch, kv_heads, M, d],
     value [batch, kv_heads, M, d_v]. As a module: the projections of softmax attention.
     """
-    return Variant(functools.partial(sigmoid_attention, bias=bias), extras={"tokens": lambda shape: shape.tokens})
+    return Variant(
+        functools.partial(sigmoid_attention, bias=bias), extras={"bias": lambda shape: at_width(bias, shape.tokens, shape.head_dim)}
+    )

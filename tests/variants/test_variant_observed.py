@@ -303,3 +303,14 @@ def test_dropout_inside_an_operator_draws_the_same_again() -> None:
         watched = model(x)
     assert apart == [0.0]
     assert torch.equal(plain, watched)
+
+
+@pytest.mark.parametrize("definition", ["mha", "polynomial", "softcap"])
+def test_a_compiled_module_has_no_graph_breaks_and_is_seen(definition: str) -> None:
+    model, x = Model(definition), hidden()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+    plain, seen = (attncheck.observe(m, {"hidden": x}, ["attention.frobenius_norm"])["attention.frobenius_norm"] for m in (model, compiled))
+    np.testing.assert_array_equal(plain.values, seen.values)
+    torch._dynamo.reset()
