@@ -12,6 +12,7 @@ from attncheck.core.errors import MeasurementError, nearest
 from attncheck.core.evidence import LoadedSubject
 from attncheck.subjects.kinds import subject_kind
 from attncheck.subjects.loading import Loading
+from attncheck.variants.fields import argument_schemas
 from attncheck.variants.registry import VARIANTS, resolved
 
 if TYPE_CHECKING:
@@ -51,7 +52,12 @@ def _divided(name: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], d
     return {k: v for k, v in arguments.items() if k in own}, {k: v for k, v in arguments.items() if k not in own}
 
 
-@subject_kind("operator", steps=False, examine=examine)
+def known() -> dict[str, Any]:
+    """The variants' arguments as an editor completes them; those of a call may stand beside them."""
+    return {name: {**schema, "additionalProperties": True} for name, schema in argument_schemas().items()}
+
+
+@subject_kind("operator", steps=False, examine=examine, known=known)
 def operator(loading: Loading, *, name: str, arguments: dict[str, Any] | None = None) -> LoadedSubject:
     """An attention operator, fed with queries, keys and values of your choosing.
 

@@ -51,16 +51,22 @@ def _variant(value: Any) -> Any:
     raise ValueError("; ".join(found))
 
 
+def argument_schemas() -> dict[str, Any]:
+    """The JSON Schema of each variant's mapping of arguments, of what is registered by now."""
+    return {
+        name: {**entry.arguments.model_json_schema(), "type": ["object", "null"], "description": entry.summary}
+        for name, entry in VARIANTS.items()
+    }
+
+
 class _VariantSchema:
     """The JSON Schema of a definition, made of what is registered by the time that it is asked for."""
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         bare = [name for name, entry in VARIANTS.items() if not any(default is ... for _, default in entry.parameters.values())]
-        forms = {}
-        for name, entry in VARIANTS.items():
-            made = entry.arguments.model_json_schema()
-            forms[name] = {**made, "type": ["object", "null"], "description": entry.summary}
-        mapping = {"type": "object", "properties": forms, "additionalProperties": False, "minProperties": 1, "maxProperties": 1}
+        mapping = {
+            "type": "object", "properties": argument_schemas(), "additionalProperties": False, "minProperties": 1, "maxProperties": 1
+        }  # fmt: skip
         return {"anyOf": [{"enum": bare}, mapping]}
 
 
