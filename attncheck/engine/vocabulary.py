@@ -19,9 +19,8 @@ PACKAGES = {
     "attncheck.expectations": "@expectation(",
     "attncheck.subjects": "@subject_kind(",
     "attncheck.inputs": "@input_kind(",
-    "attncheck.variants": "@variant(",
 }
-"""Where names are registered, and by which decorator."""
+"""Where names are registered, and by which decorator. Variants have a catalogue of their own, which their package imports."""
 GROUP = "attncheck"
 """Entry points of other packages: a module that registers something when imported, or a function that does when called."""
 
