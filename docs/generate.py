@@ -161,10 +161,7 @@ def variants() -> str:
     from attncheck.variants.catalogue import SHIPPED
     from attncheck.variants.registry import VARIANTS
 
-    def page() -> Iterator[str]:
-        yield "# Attention variants\n"
-        yield "<!-- Written by docs/generate.py from the docstrings and signatures of attncheck/variants/. Do not edit. -->\n"
-        yield VARIANTS_HEAD
+    def entries() -> Iterator[str]:
         for name in SHIPPED:
             entry = VARIANTS[name]
             others = [other for other, entry in VARIANTS.items() if entry.about["is"] == name and other != name]
@@ -175,7 +172,8 @@ def variants() -> str:
             arguments = argument_lines(entry)
             yield "\n".join(f"- argument `{line.partition(':')[0]}`:{line.partition(':')[2]}" for line in arguments) or "- no arguments"
 
-    return "\n".join(page()).replace("\n\n\n", "\n\n") + "\n"
+    origin = "<!-- Written by docs/generate.py from the docstrings and signatures of attncheck/variants/. Do not edit. -->"
+    return f"# Attention variants\n\n{origin}\n{VARIANTS_HEAD}" + "\n".join(entries()) + "\n"
 
 
 VARIANTS_HEAD = """
