@@ -6,6 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attncheck.core.errors import AttentionWarning as AttentionWarning
+    from attncheck.core.errors import AttncheckError as AttncheckError
+    from attncheck.core.errors import MeasurementError as MeasurementError
+    from attncheck.core.errors import NotObservable as NotObservable
+    from attncheck.core.errors import SpecError as SpecError
+    from attncheck.core.errors import Unavailable as Unavailable
     from attncheck.engine.check import check as check
     from attncheck.engine.observe import observe as observe
     from attncheck.laws.engine import verify as verify
@@ -14,6 +19,11 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "AttentionWarning": "attncheck.core.errors",
+    "AttncheckError": "attncheck.core.errors",
+    "MeasurementError": "attncheck.core.errors",
+    "NotObservable": "attncheck.core.errors",
+    "SpecError": "attncheck.core.errors",
+    "Unavailable": "attncheck.core.errors",
     "check": "attncheck.engine.check",
     "observe": "attncheck.engine.observe",
     "verify": "attncheck.laws.engine",

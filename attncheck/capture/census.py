@@ -37,24 +37,44 @@ def check_census(model: nn.Module, observation: Observation, attention_layers: i
             if seen and not observation.unseen
             else ""
         )
-        raise NotObservable(f"attention ran that cannot be observed ({seen} other calls were): {listed(unseen, '; ')}{settle}")
+        raise NotObservable(f"attention ran that cannot be observed ({_others(seen)}): {listed(unseen, '; ')}{settle}")
     silent = silent_modules(observation)
+    promised = layers_by_config(model)
+    if observation.outside:
+        _judge_outside(observation, counts, attention_layers if attention_layers is not None else promised)
     if seen == 0:
         raise NotObservable(
             f"no attention call was seen in {type(model).__name__}: neither transformers' attention interface, nor a fused attention "
             "operator, nor a softmax applied to values ran; kernels of other libraries need to be called as an `operator:` subject"
             + (f". These modules look like attention: {listed(silent)}" if silent else "")
         )
-    promised = layers_by_config(model)
     if attention_layers is not None and attention_layers not in counts:
         raise NotObservable(_miscounted(seen, "attention_layers", attention_layers, silent, observation))
     if attention_layers is None and promised is not None and seen < promised:
         raise NotObservable(_miscounted(seen, "the model's config", promised, silent, observation))
     if attention_layers is None and silent:
         raise NotObservable(
-            f"attention ran that no route saw ({seen} other calls were): {listed(silent)}. If this is no softmax attention, say how many "
+            f"attention ran that no route saw ({_others(seen)}): {listed(silent)}. If this is no softmax attention, say how many "
             f"attention layers there are: `attention_layers: {seen}`"
         )
+
+
+def _judge_outside(observation: Observation, counts: set[int], expected: int | None) -> None:
+    """A teacher beside the model is none of ours where all layers that there should be were seen; else these may be the layers."""
+    names = listed(observation.outside)
+    if expected in counts:
+        observation.notes.append(f"{names} ran inside the model but is no part of it: attention in it was not measured")
+        return
+    seen = len(observation.calls)
+    raise NotObservable(
+        f"attention ran in {names}, which the model runs but which is no part of it ({_others(seen)} seen): modules in a plain "
+        "list or dict are not registered, put them into an nn.ModuleList or nn.ModuleDict"
+        + (f". If they are not to be measured, say how many layers there are: `attention_layers: {seen}`" if seen else "")
+    )
+
+
+def _others(seen: int) -> str:
+    return "1 other call was" if seen == 1 else f"{seen} other calls were"
 
 
 def _miscounted(seen: int, source: str, expected: int, silent: list[str], observation: Observation) -> str:

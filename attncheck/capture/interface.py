@@ -43,6 +43,7 @@ def wrapped_interface(observation: Observation, model: nn.Module) -> Iterator[No
             if observation.inside or recomputing():
                 return function(module, *given, **named)
             if id(module) not in paths:
+                observation.ran_outside(next(iter(observation.strangers), module))
                 with observation.paused():
                     return function(module, *given, **named)
             told = _named(function, given, named)

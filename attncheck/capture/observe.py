@@ -16,7 +16,7 @@ from attncheck.capture.interface import wrapped_interface
 from attncheck.capture.operators import OperatorMode
 from attncheck.capture.rotation import watching_rotations
 from attncheck.capture.state import Observation, OnCall, recomputing
-from attncheck.core.errors import MeasurementError, NotObservable
+from attncheck.core.errors import MeasurementError, NotObservable, raised
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,7 +42,7 @@ def observe(
             raise
         except BaseException as error:  # sys.exit() too: it would end the tests and not the measuring
             where = f" in {observation.where}" if observation.running else ""
-            raise MeasurementError(f"the forward pass raised {type(error).__name__}{where}: {error}") from error
+            raise MeasurementError(f"the forward pass raised {raised(error, where)}") from error
     check_census(model, observation, attention_layers)
     return output, observation
 
@@ -99,10 +99,9 @@ def _paths(model: nn.Module, observation: Observation) -> Iterator[None]:
             if id(module) in attention:
                 observation.ran[names[id(module)]] += 1
         elif observation.running and next(module.parameters(), None) is not None:
-            observation.strangers.append(id(module))
-            note = f"{type(module).__name__} ran inside the model but is no part of it: attention in it was not measured"
-            if len(observation.strangers) == 1 and note not in observation.notes:
-                observation.notes.append(note)
+            observation.strangers.append(module)
+            if like_attention(module):
+                observation.ran_outside(observation.strangers[0])
 
     def leave(module: nn.Module, inputs: Any, output: Any) -> None:
         # A forward that raised and was caught left its path behind.
@@ -114,7 +113,7 @@ def _paths(model: nn.Module, observation: Observation) -> Iterator[None]:
     def leave_stranger(module: nn.Module, inputs: Any, output: Any) -> None:
         if elsewhere():
             return
-        if observation.strangers and observation.strangers[-1] == id(module) and not recomputing():
+        if observation.strangers and observation.strangers[-1] is module and not recomputing():
             observation.strangers.pop()
 
     handles = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attncheck.capture.state import OnCall
-from attncheck.core.errors import MeasurementError
+from attncheck.core.errors import MeasurementError, raised
 from attncheck.core.evidence import AttentionCall
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def observe_operator(operator: Callable[..., Any], arguments: Mapping[str, Any],
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # sys.exit() too: it would end the tests and not the measuring
-            raise MeasurementError(f"the operator {name} raised {type(error).__name__}: {error}") from error
+            raise MeasurementError(f"the operator {name} raised {raised(error)}") from error
         expected = (*query.shape[:3], value.shape[-1])
         if tuple(output.shape) != expected:
             raise MeasurementError(

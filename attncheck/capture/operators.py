@@ -57,6 +57,16 @@ class _Pending:
         self.like_attention = like_attention(self.shape, batch)
 
 
+def _is_attention(func: Any, args: Any) -> bool:
+    """Whether an operator that no call is made of is attention by itself, or a softmax of the shape of its weights."""
+    name = func._schema.name if hasattr(func, "_schema") else str(func)
+    return (
+        name in (*FUSED, "aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention")
+        or "flex_attention" in name
+        or (name in SOFTMAX and args[0].dim() >= 3)
+    )
+
+
 class _Exponential:
     """A result of exp. Divided by its own sum and multiplied with values it is a softmax written out by hand."""
 
@@ -102,7 +112,11 @@ class OperatorMode(TorchDispatchMode):
             self.active = was
 
     def _watch(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if self.observation.inside or self.observation.strangers or recomputing():
+        if self.observation.inside or recomputing():
+            return func(*args, **kwargs)
+        if self.observation.strangers:
+            if _is_attention(func, args):
+                self.observation.ran_outside(self.observation.strangers[0])
             return func(*args, **kwargs)
         if not hasattr(func, "_schema"):
             if "flex_attention" in str(func):

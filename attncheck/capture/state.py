@@ -51,8 +51,10 @@ class Observation:
     """Paths of the modules whose forward is running, outermost first."""
     ran: Counter[str] = field(default_factory=Counter)
     """How often each module that looks like attention was run."""
-    strangers: list[int] = field(default_factory=list)
-    """Identities of running modules that are no part of the model, but have weights of their own (a teacher beside it)."""
+    strangers: list[nn.Module] = field(default_factory=list)
+    """Running modules that are no part of the model, but have weights of their own (a teacher beside it, layers in a plain list)."""
+    outside: list[str] = field(default_factory=list)
+    """In which of them attention ran: the classes of the outermost."""
     unnamed: set[str] = field(default_factory=set)
     """Those of them that only their parts look like attention: mere projections, where the module around them makes the call."""
     other_mixers: set[str] = field(default_factory=set)
@@ -72,6 +74,12 @@ class Observation:
     @property
     def where(self) -> str:
         return self.running[-1] if self.running else "(outside of any module)"
+
+    def ran_outside(self, module: nn.Module) -> None:
+        """Attention ran in `module`, which is no part of the model."""
+        name = type(module).__name__
+        if name not in self.outside:
+            self.outside.append(name)
 
     def number(self, path: str, stack: str) -> tuple[int, str]:
         """Ordinal of this call in its stack, and the path with #n for repeated calls of one module."""

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import re
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+LONGEST_TEXT = 2000
+"""Characters of a foreign exception's text that are shown."""
+MOST_PROBLEMS = 200
+"""Mistakes of one file that are printed; `SpecError.problems` holds all."""
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class AttncheckError(Exception):
@@ -48,7 +57,8 @@ class SpecError(AttncheckError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(sorted(problems))
         count = len(self.problems)
-        super().__init__(f"{count} problem{'s' if count != 1 else ''}:\n" + "\n".join(map(str, self.problems)))
+        lines = [*map(str, self.problems[:MOST_PROBLEMS]), *([f"and {count - MOST_PROBLEMS} more"] if count > MOST_PROBLEMS else [])]
+        super().__init__(f"{count} problem{'s' if count != 1 else ''}:\n" + "\n".join(lines))
 
 
 class Unavailable(AttncheckError):
@@ -77,6 +87,32 @@ class NotObservable(MeasurementError):
 
 class AttentionWarning(UserWarning):
     """A property of `level: warn` that does not hold; `-W error::attncheck.AttentionWarning` makes it fail."""
+
+
+def raised(error: BaseException, where: str = "") -> str:
+    """What somebody else's code raised, for one line of ours: type, text without control characters, and the line that raised it, the
+    innermost one that is neither ours nor torch's."""
+    text = " ".join(_CONTROL.sub("", str(error)).split())
+    kind = f"{type(error).__name__}{where}"
+    shown = f"{kind}: {text}" if text else kind
+    if len(shown) > LONGEST_TEXT:
+        shown = f"{shown[:LONGEST_TEXT]} ..."
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _inner(frame.filename)]
+    return f"{shown} ({_short(frames[-1].filename)}:{frames[-1].lineno})" if frames else shown
+
+
+def _inner(filename: str) -> bool:
+    place = Path(filename)
+    return filename.startswith("<") or "torch" in place.parts or Path(__file__).resolve().parents[1] in place.resolve().parents
+
+
+def _short(filename: str) -> str:
+    """Relative to where one works, or from the package on."""
+    place = Path(filename)
+    if place.is_relative_to(Path.cwd()):
+        return str(place.relative_to(Path.cwd()))
+    parts = place.parts
+    return "/".join(parts[parts.index("site-packages") + 1 :] if "site-packages" in parts else parts[-2:])
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

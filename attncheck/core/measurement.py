@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
 DIMS = ("seed", "step", "sample", "layer", "head", "query", "key")
+STACKS = ("self", "encoder", "decoder", "cross", "vision")
+"""Values of the coordinate `stack` over `layer`."""
 """Order of dims in every measurement."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import SimpleNamespace
@@ -18,6 +18,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
+class Complaint:
+    """What is wrong with an argument beyond its type, told while the spec is read: `about["check"]` of an entry gives them."""
+
+    argument: str
+    found: str
+    allowed: str | Sequence[str] = ""
+    """A text, or the names that are allowed."""
+    like: str | None = None
+    """The name found, for the nearest of those."""
+
+
+@dataclass(frozen=True)
 class Entry:
     """A registered name: what it does and what arguments it takes."""
 
@@ -25,6 +37,11 @@ class Entry:
     function: Callable[..., Any]
     about: dict[str, Any] = field(default_factory=dict)
     """What the registry's decorator was told besides the name (dims, unit, what it reads, ...)."""
+
+    def complaints(self, arguments: Mapping[str, Any]) -> list[Complaint]:
+        """What the entry's own check has against arguments of the right types; without torch, before anything is loaded."""
+        check = self.about.get("check")
+        return list(check(arguments)) if check is not None else []
 
     @property
     def doc(self) -> str:

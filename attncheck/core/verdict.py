@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from attncheck.core.baseline import Proposal
 
+SHOWN = 5
+"""Places that a verdict names when it is printed."""
+
 
 @dataclass(frozen=True)
 class Offender:
@@ -89,10 +92,23 @@ class Verdict:
     """Printed when rounding decided."""
     notes: list[str] = field(default_factory=list)
     """Rows that see nothing, kernel caveats, compiled subjects measured uncompiled, ..."""
-    picture: Picture | None = None
+    picture: Picture | None = field(default=None, repr=False)
     numbers: dict[str, float] = field(default_factory=dict)
     """Measured summary numbers, for junit and JSON: min, median, max, share, ..."""
     proposal: Proposal | None = None
     """Of a baseline: what an update would write, and why."""
     case: str = ""
     """Which test: 'specs/x.attn.yaml::property[subject/input]'; set by the engine."""
+
+    def __str__(self) -> str:
+        """A few lines for a person: outcome, claim, the worst places, the rest."""
+        word = "passed" if self.passed else self.decided if self.decided.startswith("not ") else "FAILED"
+        lines = [f"{word}  {self.case}: {self.headline}", f"  claim     {self.claim}"]
+        for offender in self.offenders[:SHOWN]:
+            where = ", ".join(f"{dim} {at}" for dim, at in offender.where.items())
+            lines.append(f"    {where or 'the value'}  {offender.note or f'{offender.observed:g}'}  (limit {offender.limit})")
+        count = int(self.numbers.get("offenders", len(self.offenders)))
+        if count > SHOWN:
+            lines.append(f"    and {count - SHOWN} more")
+        observed = self.observed if self.decided not in ("not available", "not measured") else self.observed[1:]
+        return "\n".join([*lines, *(f"    {line}" for line in observed), *(f"  note      {note}" for note in self.notes)])

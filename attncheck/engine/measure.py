@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attncheck.core.errors import AttncheckError, MeasurementError
+from attncheck.core.errors import AttncheckError, MeasurementError, raised
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -225,7 +225,7 @@ def _measure_weights(subject: LoadedSubject, wanted: list[Wanted], measured: Mea
             measured.faults[want.request.key] = error
             continue
         except Exception as error:
-            measured.faults[want.request.key] = MeasurementError(f"{want.request} raised {type(error).__name__}: {error}")
+            measured.faults[want.request.key] = MeasurementError(f"{want.request} raised {raised(error)}")
             continue
         values = [value if isinstance(value, Value) or value is None else Value(value) for value in values]
         measured.values[want.request.key] = assembled(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -90,7 +90,7 @@ def conclude(
         passed=quantified.passed,
         headline=_headline(found, quantified, offenders, name, case, values),
         claim=claim,
-        observed=_others(found, holding, count) if others is None else others,
+        observed=[*(_others(found, holding, count) if others is None else others), *_earliest(found, quantified.blamed, offenders)],
         offenders=offenders,
         decided=found.decided,
         checked=quantified.checked,
@@ -150,6 +150,19 @@ def _others(found: Field, holding: Mask, count: int) -> list[str]:
         return [f"the other {values.size}: all {number(float(values[0]))}"]
     low, middle, high = (number(float(value)) for value in (values.min(), np.median(values), values.max()))
     return [f"the other {values.size}: {low} to {high}, median {middle}"]
+
+
+def _earliest(found: Field, blamed: Mask, offenders: list[Offender]) -> list[str]:
+    """'the first layer to blame is 3, of 9', where it is not the worst: later layers see what an earlier one did to their input."""
+    if not offenders or "layer" not in found.dims:
+        return []
+    places = np.argwhere(blamed)
+    layers = np.unique(places[:, found.dims.index("layer")])
+    first = found.where([int(i) for i in places[places[:, found.dims.index("layer")].argmin()]])
+    earliest: dict[str, Any] = {dim: first[dim] for dim in ("layer", "stack") if dim in first}
+    if len(layers) < 2 or earliest.items() <= offenders[0].where.items():
+        return []
+    return [f"the first to blame is {spell(earliest)}, of {len(layers)} layers"]
 
 
 def _headline(found: Field, quantified: Quantified, offenders: list[Offender], quantity: str, case: Case, values: Floats) -> str:

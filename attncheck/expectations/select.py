@@ -16,9 +16,9 @@ from attncheck.spec.model import Property, Selector
 def select(found: Field, prop: Property, *, lenient: bool = False) -> Field:
     """The places that `where` names: dims of one mapping combine (and), a list of mappings is a union (or).
 
-    A label is the measurement's own coordinate (a layer's number, a token's position), a negative index counts from the end.
-    `lenient` skips dims that the field lacks: the other side of a relation may have fewer. Raises MeasurementError where a
-    selector is out of range or selects nothing.
+    `stack` is a choice of layers; `layer` beside it counts from the end of that stack. A label is the measurement's own coordinate (a
+    layer's number, a token's position), a negative index counts from the end. `lenient` skips dims that the field lacks: the other side
+    of a relation may have fewer. Raises MeasurementError where a selector is out of range or selects nothing.
     """
     union = [chosen for mapping in prop.where if (chosen := _indices(found, prop, mapping, lenient))]
     if not union:
@@ -68,14 +68,30 @@ def take(found: Field, kept: Mapping[str, Array]) -> Field:
 def _indices(found: Field, prop: Property, mapping: Mapping[str, Selector], lenient: bool) -> dict[str, Array]:
     chosen: dict[str, Array] = {}
     number = prop.where.index(mapping)
+    stack = mapping.get("stack")
+    if stack is not None and "layer" in found.dims:
+        chosen["layer"] = _of_stack(found, stack.text, place_of(prop, "where.stack", f"where.{number}.stack", "where"))
     for dim, selector in mapping.items():
+        if dim == "stack":
+            continue
         place = place_of(prop, f"where.{dim}", f"where.{number}.{dim}", "where")
         if dim not in found.dims:
             if lenient:
                 continue
             raise MeasurementError(f"{place}: {prop.request.name} has no {dim}; it is measured over {', '.join(found.dims) or 'no dim'}")
-        chosen[dim] = indices(selector, found.labels[dim], dim, place)
+        among = chosen.get(dim, np.arange(found.labels[dim].size))
+        chosen[dim] = among[indices(selector, found.labels[dim][among], dim, place)]
     return chosen
+
+
+def _of_stack(found: Field, stack: str, place: object) -> Array:
+    """The positions of its layers. Raises MeasurementError where there are none."""
+    over, stacks = found.coords.get("stack", ((), np.array([])))
+    positions = np.flatnonzero(stacks == stack) if over == ("layer",) else np.array([], dtype=int)
+    if positions.size == 0:
+        there = ", ".join(dict.fromkeys(map(str, stacks.ravel().tolist()))) or "none is told apart"
+        raise MeasurementError(f"{place}: no layer of the stack {stack!r}; measured: {there}")
+    return positions
 
 
 def indices(selector: Selector, labels: Array, dim: str, place: object) -> Array:

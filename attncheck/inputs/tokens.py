@@ -68,7 +68,10 @@ def drawn(building: Building, count: int, seed: int, row: int, *, distinct: bool
 
     size = building.encoder.vocabulary_size if building.encoder else None
     if size is None:
-        raise building.error("random ids need the size of the vocabulary, which the subject does not tell (return an encoder with it)")
+        raise building.error(
+            "random ids need the size of the vocabulary, which the subject does not tell: let the factory return (module, encoder), "
+            "see `attncheck explain python`"
+        )
     special = set(building.extra("special_tokens", ()))
     allowed = np.array([token for token in range(size) if token not in special])
     if count < 1 or len(allowed) < (count if distinct else 1):

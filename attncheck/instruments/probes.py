@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from attncheck.core.errors import MeasurementError
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -42,8 +40,8 @@ class ProbeRequest:
     checks: int = 8
     """Random +-1 columns for the kernel check."""
     future: Cuts | None = None
-    outside_window: int | None = None
-    """Window whose outside must be empty: keys visible, itself included."""
+    windows: set[int] = field(default_factory=set)
+    """Windows whose outside must be empty: keys visible, itself included. The same thresholds serve all of them."""
     window_cuts: Cuts = "staggered"
     padding: bool = False
     signs: int = 0
@@ -58,14 +56,18 @@ class ProbeRequest:
         padding: bool = False,
         signs: int = 0,
     ) -> None:
-        """Pack what one more observable needs. Raises MeasurementError for a second window: a pass has one."""
-        if outside_window is not None and self.outside_window not in (None, outside_window):
-            raise MeasurementError(f"one window a pass; {self.outside_window} is asked for already")
-        self.outside_window = outside_window if outside_window is not None else self.outside_window
+        """Pack what one more observable needs."""
+        if outside_window is not None:
+            self.windows.add(outside_window)
         self.future = "all" if "all" in (future, self.future) else future or self.future
         self.window_cuts = "all" if window_cuts == "all" else self.window_cuts
         self.padding = self.padding or padding
         self.signs = max(self.signs, signs)
+
+
+def beyond(window: int) -> str:
+    """What the mass outside a window is called among what the rows say."""
+    return f"outside_window {window}"
 
 
 @dataclass
@@ -79,7 +81,8 @@ class Probe:
     padding: Tensor | None
     future: Tensor | None
     """Largest |mass| seen beyond a threshold at or after the row: a lower bound of the mass on the future, exactly 0 when causal."""
-    outside_window: Tensor | None
+    outside_window: dict[int, Tensor]
+    """By window, the same for keys that lie outside of it; empty where a call has no positions."""
     checked: Tensor
     """[B, H, N, c]: the +-1 columns through the kernel."""
     signs: Tensor | None
@@ -87,16 +90,22 @@ class Probe:
     sign_columns: Tensor | None
     """[B, kv_heads, M, m]."""
     from_rows: dict[str, Tensor] = field(default_factory=dict)
-    """What the exact rows say of the same thing, [B, H, N]: "future", "outside_window"."""
+    """What the exact rows say of the same thing, [B, H, N]: "future", or `beyond(window)`."""
     error: Tensor | None = None
     """|kernel - exact rows| over the check columns, [B, H, N]; filled in once the rows are known."""
 
     def void(self, rows: Tensor) -> None:
         """Make all that the kernel showed for the rows [B, H, N] no number."""
-        for name in ("row_sum", "first", "first_four", "padding", "future", "outside_window"):
+        for name in ("row_sum", "first", "first_four", "padding", "future"):
             shown = getattr(self, name)
             if shown is not None:
                 setattr(self, name, torch.where(rows, torch.nan, shown))
+        self.outside_window = {window: torch.where(rows, torch.nan, shown) for window, shown in self.outside_window.items()}
+
+    def outside(self, window: int) -> Tensor | None:
+        """The mass on keys outside a window, kernel and rows together; None where the call has no window."""
+        shown = self.outside_window.get(window)
+        return None if shown is None else self.with_rows(beyond(window), shown)
 
     def with_rows(self, name: str, shown: Tensor) -> Tensor:
         """The larger of what the kernel showed and what the rows say."""
@@ -147,10 +156,10 @@ class Prober:
         taken = sum(part.shape[-1] for part in packed)
         ahead = behind = None
         if request.future is not None and keys > 1 and not context.unplaced:
-            room = max(4, (-taken) % width or width) // (2 if request.outside_window else 1)
+            room = max(4, (-taken) % width or width) // (2 if request.windows else 1)
             ahead = self._thresholds(context, "future", keys - 1 if request.future == "all" else room)
             packed.append((position[..., None] > ahead[:, :, None, :].to(device)).to(dtype))
-        if request.outside_window is not None and keys > 1 and not context.unplaced:
+        if request.windows and keys > 1 and not context.unplaced:
             room = max(4, (-sum(part.shape[-1] for part in packed)) % width or width)
             behind = self._thresholds(context, "outside_window", keys - 1 if request.window_cuts == "all" else room)
             packed.append((position[..., None] <= behind[:, :, None, :].to(device)).to(dtype))
@@ -160,8 +169,8 @@ class Prober:
         parts = list(torch.split(answer, sizes, -1))
         masses, checked = parts.pop(0), parts.pop(0)
         signs = parts.pop(0) if sign_columns is not None else None
-        future = self._leak(context, parts.pop(0), ahead, after=True) if ahead is not None else None
-        outside = self._leak(context, parts.pop(0), behind, after=False) if behind is not None else None
+        future = self._leak(context, parts.pop(0), ahead) if ahead is not None else None
+        outside = {window: self._leak(context, parts[0], behind, window) for window in request.windows} if behind is not None else {}
         return Probe(
             context,
             row_sum=masses[..., 0],
@@ -187,17 +196,18 @@ class Prober:
                 rows.append(cuts + cuts[-1:] * (count - len(cuts)))
         return torch.tensor(rows).view(context.batch, context.call.kv_heads, count)
 
-    def every_threshold(self, context: CallContext, *, after: bool) -> Tensor:
-        """[B, H, N]: what the kernel shows over all thresholds, for every head, a value's width of them at a time."""
+    def every_threshold(self, context: CallContext, window: int | None = None) -> Tensor:
+        """[B, H, N]: what the kernel shows of the future, or outside a window, over all thresholds, for every head, a value's width of
+        them at a time."""
         call = context.call
         batch, kv_heads, _, width = call.value.shape
         position = context.key_positions[:, None, :, None].expand(batch, kv_heads, context.keys, 1)
         largest = torch.zeros(batch, call.heads, context.queries, device=call.value.device)
         for start in range(0, context.keys - 1, width):
             cuts = torch.arange(start, min(start + width, context.keys - 1), device=call.value.device).expand(batch, kv_heads, -1)
-            beyond = position > cuts[:, :, None, :] if after else position <= cuts[:, :, None, :]
-            answer = self._through_kernel(context, beyond.to(call.value.dtype))
-            largest = torch.maximum(largest, self._leak(context, answer, cuts, after=after))
+            marked = position > cuts[:, :, None, :] if window is None else position <= cuts[:, :, None, :]
+            answer = self._through_kernel(context, marked.to(call.value.dtype))
+            largest = torch.maximum(largest, self._leak(context, answer, cuts, window))
         return largest
 
     def coverage(self, what: str) -> tuple[int, int]:
@@ -220,11 +230,10 @@ class Prober:
             answers.append(call.rerun(block.contiguous())[..., :used].float())
         return torch.cat(answers, -1)
 
-    def _leak(self, context: CallContext, answer: Tensor, cuts: Tensor, *, after: bool) -> Tensor:
+    def _leak(self, context: CallContext, answer: Tensor, cuts: Tensor, window: int | None = None) -> Tensor:
         """[B, H, N]: largest |answer| over the thresholds whose indicator must be empty for the row."""
         group = context.call.heads // context.call.kv_heads
         cuts = cuts.to(answer.device).repeat_interleave(group, 1)[:, :, None, :]
         queries = context.query_positions[:, None, :, None]
-        window = self.request.outside_window or 0
-        must_be_empty = queries <= cuts if after else queries - window >= cuts
+        must_be_empty = queries <= cuts if window is None else queries - window >= cuts
         return (answer.abs() * must_be_empty).amax(-1)

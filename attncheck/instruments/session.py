@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attncheck.core.errors import AttncheckError, MeasurementError, NotObservable
+from attncheck.core.errors import AttncheckError, MeasurementError, NotObservable, raised
 from attncheck.core.observable import Value
 from attncheck.instruments import agreement
 from attncheck.instruments.context import DENSE_LIMIT, CallContext, identity_weights
 from attncheck.instruments.folding import fold
-from attncheck.instruments.probes import Probe, Prober, ProbeRequest
+from attncheck.instruments.probes import Probe, Prober, ProbeRequest, beyond
 from attncheck.instruments.rows import tiles
 from attncheck.instruments.visibility import Visibilities
 
@@ -102,7 +102,7 @@ class Session:
         self.check_kernel = check_kernel
 
     def _probe_request(self) -> ProbeRequest:
-        """The columns of all probe observables together; a demand for a second window is a fault of that request alone."""
+        """The columns of all probe observables together."""
         packed = ProbeRequest()
         for want in self.by_reads.get("probe", ()):
             packs = want.entry.about["packs"]
@@ -167,12 +167,11 @@ class Session:
         call = context.call
         rows, columns = list(self.by_reads.get("rows", ())), list(self.by_reads.get("columns", ()))
         # The farthest and nearest key, relative to the query, beyond which a kernel should read nothing.
-        window = self.prober.request.outside_window
         extras: dict[str, tuple[int | None, int | None]] = {}
         if self.prober.request.future is not None:
             extras["future"] = (None, 0)
-        if window is not None:
-            extras["outside_window"] = (1 - window, None)
+        for window in self.prober.request.windows:
+            extras[beyond(window)] = (1 - window, None)
         if not (rows or columns or self.check_kernel or self.by_reads.get("probe")):
             return {}
         shape = (context.batch, call.heads, context.queries)
@@ -202,9 +201,9 @@ class Session:
             kept["row_sum"][place] = tile.row_sum
             if context.checks is not None:
                 kept["check"][place] = tile.check
-            for name, beyond in extras.items():
+            for name, limits in extras.items():
                 if not context.unplaced and (name != "future" or not context.only_past):
-                    kept[name][place] = tile.beyond(*beyond)
+                    kept[name][place] = tile.beyond(*limits)
         for want in rows:
             if want.request.key not in self.faults:
                 result.values[want.request.key] = fold(per_row[want.request.key], context.counts, want, kept["row_sum"])
@@ -248,7 +247,7 @@ class Session:
                 # Some kernels give 0 for a row of NaN scores: what the rows could not confirm must not pass for a number.
                 probe.void(probe.error.isnan())
         self._refine(context, probe, result)
-        probe.from_rows = {name: walked[name] for name in ("future", "outside_window") if name in walked}
+        probe.from_rows = {name: walked[name] for name in ("future", *map(beyond, self.prober.request.windows)) if name in walked}
         return probe
 
     def _refine(self, context: CallContext, probe: Probe, result: LayerResult) -> None:
@@ -256,9 +255,10 @@ class Session:
         if result.kernel_error is None or not agreement.suspicious(context.call, result.kernel_error):
             return
         if probe.future is not None and self.prober.request.future == "staggered":
-            probe.future = torch.maximum(probe.future, self.prober.every_threshold(context, after=True))
-        if probe.outside_window is not None and self.prober.request.window_cuts == "staggered":
-            probe.outside_window = torch.maximum(probe.outside_window, self.prober.every_threshold(context, after=False))
+            probe.future = torch.maximum(probe.future, self.prober.every_threshold(context))
+        if self.prober.request.window_cuts == "staggered":
+            for window, shown in probe.outside_window.items():
+                probe.outside_window[window] = torch.maximum(shown, self.prober.every_threshold(context, window))
 
     def _formula_checks(self, context: CallContext) -> Tensor:
         """The check columns by softmax of the declared arguments, for a kernel whose rows were read off itself."""
@@ -320,7 +320,7 @@ class Session:
         except AttncheckError as error:
             self._fault(want, error)
         except Exception as error:
-            self._fault(want, MeasurementError(f"{want.request} raised {type(error).__name__}: {error}"))
+            self._fault(want, MeasurementError(f"{want.request} raised {raised(error)}"))
         return None
 
     def _fault(self, want: Wanted, error: AttncheckError) -> None:

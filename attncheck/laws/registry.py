@@ -88,13 +88,16 @@ def law(
 
 
 def laws(names: tuple[str, ...] | list[str] | None = None) -> list[Law]:
-    """All laws, or those named by id or by family. Raises AttncheckError on an unknown name."""
+    """All laws, or those named by id or by family, in the order of the families, whichever was imported first: a run stops at the first
+    violation, and a seed must find the same one in every session. Raises AttncheckError on an unknown name."""
     for family in FAMILIES:
         import_module(f"attncheck.laws.{family}")
+    order = {family: number for number, family in enumerate(FAMILIES)}
+    known = sorted(LAWS.values(), key=lambda entry: order.get(entry.family, len(order)))
     if names is None:
-        return list(LAWS.values())
+        return known
     for name in names:
         if name not in LAWS and name not in FAMILIES:
             hint = nearest(name, [*LAWS, *FAMILIES])
             raise AttncheckError(f"no law {name!r}" + (f"; did you mean {hint!r}?" if hint else "") + f"; allowed: {', '.join(LAWS)}")
-    return [entry for entry in LAWS.values() if entry.id in names or entry.family in names]
+    return [entry for entry in known if entry.id in names or entry.family in names]

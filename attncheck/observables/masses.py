@@ -94,6 +94,7 @@ def outside_window_mass(probe: Probe, *, window: int, cuts: Literal["staggered",
     `window` is the number of visible keys, the query's own included: keys at or before position i - window lie outside. The larger of
     what the rows say and what the kernel showed for threshold columns, which are staggered as for `attention.future_mass`.
     """
-    if probe.outside_window is None:
+    outside = probe.outside(window)
+    if outside is None:
         raise MeasurementError(probe.context.unplaced or "a single key has no window")
-    return probe.with_rows("outside_window", probe.outside_window)
+    return outside

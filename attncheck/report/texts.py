@@ -198,6 +198,8 @@ def _remedy(error: BaseException) -> str:
         return "add --snapshot-update to record it anew, and commit the baseline; or give back what it was recorded on"
     if isinstance(error, SpecError):
         return "correct the spec at the places above"
+    if "See `kernel.error`" in str(error):
+        return "demand `kernel.error: {at_most: 1e-4}`: it names each layer and head where the kernel does something else, and by how much"
     if isinstance(error, MeasurementError):
         if re.match(r"\S+:\d+", str(error)):
             return "correct the spec at the place that the first line names, or the subject if it should have had what is asked for"

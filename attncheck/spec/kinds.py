@@ -83,12 +83,12 @@ def options_of(reader: Reader, parts: Parts, what: str, kinds: Mapping[str, Entr
     made = check(reader, entry, node, f"{what}: {parts.kind}")
     if made is None:
         return None
-    wrong = entry.about["examine"](dumped(made)) if "examine" in entry.about else []
-    for option, told in wrong:
-        reader.report(parts.places.get(option, parts.key), f"{what}: {parts.kind}: {told}")
-    if wrong:
-        return None
-    return {name: _located(reader, entry, name, value) for name, value in dumped(made).items()}
+    arguments = dumped(made)
+    complaints = entry.complaints(arguments)
+    for complaint in complaints:
+        place = parts.options.get(complaint.argument, parts.key)
+        reader.report(place, f"{what}: {complaint.found}", complaint.allowed, complaint.like)
+    return None if complaints else {name: _located(reader, entry, name, value) for name, value in arguments.items()}
 
 
 def _located(reader: Reader, entry: Entry, name: str, value: Any) -> Any:

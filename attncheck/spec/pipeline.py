@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attncheck.core.definitions import AXES, Request
-from attncheck.core.measurement import DIMS
+from attncheck.core.measurement import DIMS, STACKS
 from attncheck.core.vocabulary import Vocabulary
 from attncheck.spec.arguments import request
 from attncheck.spec.model import Reduction, Relation, Selector
@@ -50,15 +50,18 @@ def dims_of(vocabulary: Vocabulary, found: Request, repeated: Collection[str]) -
 
 
 def read_where(reader: Reader, node: Node, what: str, dims: Dims) -> tuple[Mapping[str, Selector], ...]:
-    """A mapping of dims to selectors, or a list of such mappings, whose union is meant."""
+    """A mapping of dims to selectors, or a list of such mappings, whose union is meant. `stack` goes with layers: it says of which."""
     choices = []
     for item in reader.listed(node, f"{what}: where"):
         if not item.is_mapping or not item.entries:
             reader.report(item, f"{what}: where: {shown(item) if not item.is_mapping else 'an empty mapping'}", "{layer: 1.., head: 0}")
             continue
-        chosen = {}
+        chosen: dict[str, Selector] = {}
         for dim, child in item.entries.items():
-            if dim not in dims.names:
+            if dim == "stack" and "layer" in dims.names:
+                if (name := reader.choice(child, f"{what}: where: stack", STACKS)) is not None:
+                    chosen[dim] = Selector(single=True, text=name)
+            elif dim not in dims.names:
                 dims.refuse(reader, item.keys[dim], f"{what}: where", dim)
             elif child.is_list:
                 reader.report(

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from attncheck.core.fields import BOUND_WORDS
-from attncheck.core.measurement import DIMS
+from attncheck.core.measurement import DIMS, STACKS
 from attncheck.core.registry import Entry
 from attncheck.core.vocabulary import Vocabulary
 from attncheck.spec import inputs, properties, subjects
@@ -177,7 +177,7 @@ class _Schema:
 
     def property(self) -> Schema:
         observable: Schema = {"$ref": "#/definitions/observable"}
-        selectors = {dim: {"type": ["integer", "string"]} for dim in DIMS}
+        selectors: dict[str, Schema] = {dim: {"type": ["integer", "string"]} for dim in DIMS} | {"stack": {"enum": list(STACKS)}}
         how = {"anyOf": [{"enum": list(self.vocabulary.reductions)}, {**_closed({"first_above": {"type": "number"}}), "minProperties": 1}]}
         relation = {**_closed({"subject": _TEXT, "observable": observable, **_axes(several=False)}), "minProperties": 1}
         steps: dict[str, Schema] = {

@@ -79,6 +79,8 @@ def encoder_for(model: nn.Module, **known: Any) -> SubjectEncoder:
         facts["image_prefix"] = _tokens_before_patches(model)
     if config is not None:
         facts |= _from_config(config, facts["forward_parameters"])
+    else:
+        facts["vocabulary_size"] = _size_of_the_only_table(model)
     return SubjectEncoder(**(facts | known))
 
 
@@ -89,6 +91,14 @@ def forward_parameters(model: nn.Module) -> list[str]:
     except (TypeError, ValueError):
         return []
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+
+def _size_of_the_only_table(model: nn.Module) -> int | None:
+    """Rows of the one embedding that a model without a configuration has; of several nobody knows which one reads the ids."""
+    from torch import nn
+
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    return tables[0].num_embeddings if len(tables) == 1 else None
 
 
 def _tokens_before_patches(model: nn.Module) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ SUBJECT_KINDS: Registry[Entry] = Registry("subject kind")
 def subject_kind(name: str, **about: Any) -> Callable[[F], F]:
     """Register a loader `(Loading, *, arguments) -> LoadedSubject` under the key that specs use for it.
 
-    `examine`, where given, maps the checked options to further mistakes, (option, message), that are told when the spec is read. `known`
+    `check`, where given, maps the checked options to further complaints, which are told when the spec is read. `known`
     gives JSON Schemas of arguments by name, for editors, where the first argument may be one name with its arguments.
     """
 

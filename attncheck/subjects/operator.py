@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attncheck import variants
 from attncheck.core.errors import MeasurementError, nearest
 from attncheck.core.evidence import LoadedSubject
+from attncheck.core.registry import Complaint
 from attncheck.subjects.kinds import subject_kind
 from attncheck.subjects.loading import Loading
 from attncheck.variants.fields import argument_schemas
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def examine(options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is wrong with a named operator as far as no import tells: (option, message). Needs no torch."""
+def check(options: Mapping[str, Any]) -> list[Complaint]:
+    """What is wrong with a named operator as far as no import tells. Needs no torch."""
     name, arguments = options["name"], dict(options.get("arguments") or {})
     if ":" in name or name in OPERATORS:
         return []
     if name not in VARIANTS:
-        return [("name", unknown(name))]
+        return [Complaint("name", f"operator: {unknown(name)}")]
     definition, bound = _divided(name, arguments)
     problems = variants.check({name: definition})
     if not problems:
@@ -36,7 +37,7 @@ def examine(options: Mapping[str, Any]) -> list[tuple[str, str]]:
                 hint = nearest(argument, takes)
                 also = f"; did you mean {hint!r}?" if hint else ""
                 problems.append(f"{name} takes no {argument!r}{also}; allowed: {', '.join(dict.fromkeys(takes))}")
-    return [("arguments", problem) for problem in problems]
+    return [Complaint("arguments", f"operator: {problem}") for problem in problems]
 
 
 def unknown(name: str) -> str:
@@ -57,7 +58,7 @@ def known() -> dict[str, Any]:
     return {name: {**schema, "additionalProperties": True} for name, schema in argument_schemas().items()}
 
 
-@subject_kind("operator", steps=False, examine=examine, known=known)
+@subject_kind("operator", steps=False, check=check, known=known)
 def operator(loading: Loading, *, name: str, arguments: dict[str, Any] | None = None) -> LoadedSubject:
     """An attention operator, fed with queries, keys and values of your choosing.
 
@@ -75,9 +76,9 @@ def operator(loading: Loading, *, name: str, arguments: dict[str, Any] | None = 
     if ":" in name:
         found = made(subject, name, imported(subject, name, loading.root), given)
     else:
-        problems = examine({"name": name, "arguments": given})
+        problems = check({"name": name, "arguments": given})
         if problems:
-            raise MeasurementError(f"{subject}: " + "; ".join(problem for _, problem in problems))
+            raise MeasurementError(f"{subject}: " + "; ".join(problem.found for problem in problems))
         if name in OPERATORS:
             found = made(subject, name, OPERATORS[name], given)
         else:

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from attncheck.core.errors import MeasurementError
 from attncheck.core.evidence import LoadedSubject
+from attncheck.core.registry import Complaint
 from attncheck.subjects.kinds import subject_kind
 from attncheck.subjects.loading import Loading
 from attncheck.subjects.tasks import Task
 
 
-@subject_kind("pretrained", steps=False)
+def unknown_package(arguments: Mapping[str, Any]) -> Iterator[Complaint]:
+    """A package or a variant of it that there is none of, and what does not go with a package."""
+    from attncheck.subjects.packaged import known_packages
+
+    name, variant = arguments["name"], arguments["variant"]
+    if not name.startswith("package:"):
+        return
+    packages, given = known_packages(), name.removeprefix("package:")
+    if given not in packages:
+        yield Complaint("name", f"unknown package:{given}", tuple(packages), given)
+    elif variant is not None and variant not in packages[given].variants:
+        yield Complaint("variant", f"{name} has no variant {variant!r}", tuple(packages[given].variants), variant)
+
+
+@subject_kind("pretrained", steps=False, check=unknown_package)
 def pretrained(
     loading: Loading,
     *,

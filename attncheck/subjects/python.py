@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from attncheck.core.errors import AttncheckError, MeasurementError, nearest
+from attncheck.core.errors import AttncheckError, MeasurementError, nearest, raised
 from attncheck.core.evidence import LoadedSubject
 from attncheck.subjects.kinds import subject_kind
 from attncheck.subjects.loading import Loading
@@ -22,7 +23,8 @@ def python(loading: Loading, *, factory: str, arguments: dict[str, Any] | None =
 
     `factory` is package.module:function, found from the project root; `arguments` are its keyword arguments. It returns an nn.Module, or
     a pair (module, encoder) where the encoder tells how text becomes ids (see core.evidence.Encoder). It runs under the subject's seed,
-    and the global random state is put back afterwards. `weights: random` is refused: the factory alone decides about weights.
+    and what it sets for the whole process is put back afterwards: random state, working directory, torch's default dtype, device and grad
+    mode. `weights: random` is refused: the factory alone decides about weights.
     """
     from torch import nn
 
@@ -36,12 +38,12 @@ def python(loading: Loading, *, factory: str, arguments: dict[str, Any] | None =
     given = dict(arguments or {})
     check_call(name, factory, function, given)
     try:
-        with seeded(loading.definition.seed), on_path(loading.root):
+        with seeded(loading.definition.seed), undisturbed(), on_path(loading.root):
             made = function(**given)
     except (AttncheckError, KeyboardInterrupt):
         raise
     except BaseException as error:  # sys.exit() too: it would end the tests and not the measuring
-        raise MeasurementError(f"{name}: {factory} raised {type(error).__name__}: {error}") from error
+        raise MeasurementError(f"{name}: {factory} raised {raised(error)}") from error
     module, encoder = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, nn.Module):
         raise MeasurementError(f"{name}: {factory} returned {type(module).__name__}; allowed: an nn.Module, or (nn.Module, encoder)")
@@ -71,7 +73,7 @@ def imported(subject: str, target: str, root: Path) -> Callable[..., Any]:
     if not colon or not module_name or not path:
         raise MeasurementError(f"{subject}: {target!r} is not of the form package.module:function")
     try:
-        with on_path(root):
+        with undisturbed(), on_path(root):
             found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
@@ -80,7 +82,7 @@ def imported(subject: str, target: str, root: Path) -> Callable[..., Any]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a script without a guard ends with sys.exit()
-        raise MeasurementError(f"{subject}: importing {module_name!r} raised {type(error).__name__}: {error}") from error
+        raise MeasurementError(f"{subject}: importing {module_name!r} raised {raised(error)}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             hint = nearest(part, [name for name in dir(found) if not name.startswith("_")])
@@ -102,6 +104,22 @@ def check_call(subject: str, target: str, function: Callable[..., Any], argument
     except TypeError as error:
         allowed = ", ".join(signature.parameters) or "none"
         raise MeasurementError(f"{subject}: {target}: {error}; allowed: {allowed}") from None
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """What a factory sets for the whole process ends with it: the working directory, torch's default dtype and device, its grad mode."""
+    import torch
+
+    here, dtype, device, grad = os.getcwd(), torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        os.chdir(here)
+        torch.set_default_dtype(dtype)
+        if torch.get_default_device() != device:
+            torch.set_default_device(None if device == torch.device("cpu") else device)
+        torch.set_grad_enabled(grad)
 
 
 @contextmanager

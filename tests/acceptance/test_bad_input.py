@@ -109,13 +109,20 @@ REFUSED: dict[str, tuple[str, list[str]]] = {
         ["bad.attn.yaml:3:*: subject m: device: 'tpu'; allowed: auto, cpu, cuda, cuda:N, mps*"],
     ),
     "an-unknown-symbol": (observing("at_most: log(T)"), ["bad.attn.yaml:7:*: p: at_most: 'T' is no symbol *allowed: N, M, d, *"]),
-}
-UNMEASURED: dict[str, tuple[str, int, list[str]]] = {
     "an-unknown-package": (
         spec(subject="m: {pretrained: 'package:glasslm'}"),
-        AT_SUBJECT,
-        ["m: unknown package:glasslm; did you mean package:glassllm?; allowed: glassllm, *"],
+        ["bad.attn.yaml:3:19: subject m: unknown package:glasslm; allowed: glassllm, *; did you mean 'glassllm'?"],
     ),
+    "an-unknown-variant-of-a-package": (
+        spec(subject="m: {pretrained: 'package:glassllm', variant: ep}"),
+        ["bad.attn.yaml:3:*: subject m: package:glassllm has no variant 'ep'; allowed: en, pt"],
+    ),
+    "an-unknown-corpus": (
+        spec(feed="text: {corpus: python-manul, length: 24}"),
+        ["bad.attn.yaml:5:18: input text: unknown corpus 'python-manul'; allowed: python-manual, *; did you mean 'python-manual'?"],
+    ),
+}
+UNMEASURED: dict[str, tuple[str, int, list[str]]] = {
     "a-head-that-is-not-there": (
         observing("where: {head: 12}, at_most: 9"),
         AT_PROPERTY,
@@ -134,7 +141,7 @@ UNMEASURED: dict[str, tuple[str, int, list[str]]] = {
     "a-forward-that-raises": (
         spec(subject="m: {python: 'mine:raising'}"),
         AT_PROPERTY,
-        ["the forward pass raised RuntimeError in model.layers.1.mlp: no forward today", "*mine.py*", "RuntimeError: no forward today"],
+        ["the forward pass raised RuntimeError in model.layers.1.mlp: no forward today (mine.py:*)", "RuntimeError: no forward today"],
     ),
     "an-input-longer-than-the-model": (
         spec(feed="text: {corpus: python-manual, length: 4096}"),
@@ -162,11 +169,6 @@ UNMEASURED: dict[str, tuple[str, int, list[str]]] = {
         spec(feed="text: {text: hello, length: 90}"),
         AT_INPUT,
         ["input text: the text is too short: it has 3 tokens, and length 90 needs 90"],
-    ),
-    "an-unknown-corpus": (
-        spec(feed="text: {corpus: python-manul, length: 24}"),
-        AT_INPUT,
-        ["input text: unknown corpus 'python-manul'; did you mean 'python-manual'?; allowed: python-manual, *"],
     ),
     "pictures-for-a-model-that-reads-text": (
         spec(feed="text: {images: {name: flower}}"),

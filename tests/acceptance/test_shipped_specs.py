@@ -19,6 +19,7 @@ def copied(acceptance: Acceptance, *names: str) -> None:
     for path in sorted(SHIPPED.glob("*.attn.yaml")):
         if not names or path.name.split(".")[0] in names:
             shutil.copy(path, acceptance.path / "specs")
+    shutil.copytree(SHIPPED.parent / "baselines", acceptance.path / "baselines")
 
 
 def told(path: Path) -> dict[str, tuple[str, str]]:

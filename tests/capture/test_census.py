@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any
 
@@ -152,7 +153,7 @@ def test_a_layer_that_bypasses_every_route_is_named(how: Any, kind: type[Mixer])
 
 
 def test_a_layer_without_a_softmax_is_known_by_its_name() -> None:
-    with pytest.raises(NotObservable, match=r"no route saw \(1 other calls were\): layers\.1.*attention_layers: 1"):
+    with pytest.raises(NotObservable, match=r"no route saw \(1 other call was\): layers\.1.*attention_layers: 1"):
         observe(*stack(Attention(by_softmax), Attention(by_sigmoid)), lambda call: None, batch=2)
     observe(*stack(Attention(by_softmax), Attention(by_sigmoid)), lambda call: None, batch=2, attention_layers=1)
     with pytest.raises(NotObservable, match=r"layers\.0, layers\.1"):
@@ -172,7 +173,7 @@ class Gathering(nn.Module):
 
 
 def test_a_layer_without_a_softmax_is_known_by_its_three_projections() -> None:
-    with pytest.raises(NotObservable, match=r"no route saw \(1 other calls were\): layers\.1.*attention_layers: 1"):
+    with pytest.raises(NotObservable, match=r"no route saw \(1 other call was\): layers\.1.*attention_layers: 1"):
         observe(*stack(Gathering(by_softmax), Gathering(by_sigmoid)), lambda call: None, batch=2)
     assert run(*stack(Gathering(by_softmax), Gathering(by_softmax))).observation.calls == ["layers.0", "layers.1"]
 
@@ -388,6 +389,7 @@ def test_a_second_model_inside_is_not_counted() -> None:
     model.model.layers[1].mlp.register_forward_pre_hook(lambda *_: found.append(teacher(**ids).logits))
     seen = run(model, ids)
     assert seen.observation.calls == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
+    assert seen.observation.notes == ["LlamaForCausalLM ran inside the model but is no part of it: attention in it was not measured"]
     assert len(found) == 1
     with torch.no_grad():
         assert torch.equal(found[0], teacher(**ids).logits)
@@ -398,9 +400,24 @@ def test_a_second_plain_model_inside_is_not_counted() -> None:
     teacher, given = stack(Attention(by_softmax), Mixer(by_softmax))
     found: list[Tensor] = []
     model.layers[0].register_forward_pre_hook(lambda *_: found.append(teacher(**given)))  # type: ignore[union-attr, operator]
-    observation = run(model, arguments).observation
+    with pytest.raises(NotObservable, match=r"ran in Stack, which the model runs but which is no part of it .*attention_layers: 1"):
+        observe(model, arguments, lambda call: None)
+    _, observation = observe(model, arguments, lambda call: None, attention_layers=1)
     assert observation.calls == ["layers.0"]
     assert observation.notes == ["Stack ran inside the model but is no part of it: attention in it was not measured"]
+
+
+@pytest.mark.parametrize("mixing", [Mixer, Attention, lambda by: nn.TransformerEncoderLayer(24, 4, 32, batch_first=True, dropout=0.0)])
+@pytest.mark.parametrize("registered", [0, 1])
+def test_layers_in_a_plain_list_are_missed(mixing: Callable[[Any], nn.Module], registered: int) -> None:
+    """A model that keeps its layers in a list runs them, and has none of them."""
+    hidden = [mixing(by_softmax), mixing(by_softmax)]
+    model, arguments = stack(*[Attention(by_softmax)] * registered, nn.Linear(24, 24))
+    model.layers[-1].register_forward_pre_hook(lambda _, given: hidden[1](hidden[0](given[0])))  # type: ignore[union-attr, operator]
+    with pytest.raises(
+        NotObservable, match=rf"part of it \({registered} other calls? w\w+ seen\): modules in a plain list or dict are not"
+    ):
+        observe(model, arguments, lambda call: None)
 
 
 def test_a_module_made_on_the_way_is_part_of_the_model() -> None:

@@ -124,4 +124,4 @@ def test_the_python_of_a_document_runs(document: str, beside_the_examples: Path,
         expected += [line.partition("# ")[2].partition(":")[0] for line in block.text.splitlines() if line.startswith("print(")]
     printed = capsys.readouterr().out.splitlines()
     assert printed[: len(expected)] == expected
-    assert all(line.startswith("True ") for line in printed[len(expected) :])
+    assert not [line for line in printed[len(expected) :] if not line.startswith(("passed  ", "  claim  ", "  note  "))]

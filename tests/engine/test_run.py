@@ -172,3 +172,19 @@ def test_public_names_are_few_and_lazy() -> None:
     assert {"check", "observe", "AttentionWarning"} <= set(dir(attncheck))
     with pytest.raises(AttributeError, match="no attribute 'chekc'"):
         _ = attncheck.chekc  # type: ignore[attr-defined]
+
+
+def test_a_verdict_is_printed_as_a_few_lines(tmp_path: Path) -> None:
+    (tmp_path / "x.attn.yaml").write_text(
+        "attncheck: 1\nsubjects: {m: {pretrained: 'package:glassllm'}}\ninputs: {t: {corpus: python-manual, length: 16}}\n"
+        "expect:\n  small: {observe: attention.entropy, at_most: 0.5}\n  bad: {observe: attention.padding_mass, at_most: 0}\n"
+    )
+    small, bad = attncheck.check(tmp_path / "x.attn.yaml", root=tmp_path)
+    lines = str(small).splitlines()
+    assert lines[0].startswith("FAILED  x.attn.yaml::small[m/t]: ")
+    assert lines[1] == "  claim     attention.entropy of m <= 0.5 for all"
+    assert sum("(limit <= 0.5)" in line for line in lines) == 5
+    assert len(lines) < 10
+    assert len(repr(small)) < 4000
+    assert str(bad).startswith("not measured  x.attn.yaml::bad[m/t]: the input has no padding")
+    assert str(bad).count("no padding") == 1

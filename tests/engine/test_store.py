@@ -20,6 +20,7 @@ from attncheck.core.measurement import measurement
 from attncheck.engine.faults import Fault
 from attncheck.engine.store import ATTEMPTS, Outcome, Store, new_run, prune
 
+HANGS = 60.0
 PASS = PassKey(SubjectDefinition("tiny", "config", {"model_type": "llama"}), InputDefinition("words", "tokens", {"tokens": "random"}))
 ENTROPY, ALPHA = Request.of("attention.entropy"), Request.of("weights.alpha", {"matrix": "q"})
 
@@ -197,7 +198,7 @@ def test_a_killed_process_leaves_no_lock_and_no_half_file_that_others_trust(tmp_
     begun = time.monotonic()
     record = store.ensure(PASS, [ENTROPY], Measuring())
     assert list(record.answered) == [ENTROPY.key]
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < HANGS
 
 
 def test_a_pass_that_kills_its_processes_is_told_and_not_tried_for_ever(tmp_path: Path) -> None:

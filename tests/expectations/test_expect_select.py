@@ -88,3 +88,34 @@ def test_selecting_only_absent_places_is_an_error() -> None:
     found = data(np.ones((2, 4)), ("layer", "head"), present=np.array([[1, 1, 0, 0], [1, 1, 1, 1]], dtype=bool))
     with pytest.raises(MeasurementError, match="selects nothing that was measured"):
         judge(case(where=[{"layer": Selector(0, 0, single=True), "head": Selector(3, 3, single=True)}]), fetching(found))
+
+
+STACKED = data(
+    np.arange(10.0).reshape(5, 2),
+    ("layer", "head"),
+    coords={"stack": (("layer",), np.array(["encoder", "decoder", "cross", "decoder", "cross"]))},
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ({"stack": Selector(single=True, text="cross")}, [2, 4]),
+        ({"stack": Selector(single=True, text="decoder"), "layer": Selector(-1, -1, single=True)}, [3]),
+        ({"layer": Selector(3, 3, single=True), "stack": Selector(single=True, text="decoder")}, [3]),
+        ({"stack": Selector(single=True, text="cross"), "layer": Selector(part=("first", 0.5))}, [2]),
+    ],
+)
+def test_a_stack_selects_its_layers(where: dict[str, Selector], expected: list[int]) -> None:
+    chosen = select(Field.of(STACKED), case(where=[where]).property)
+    assert chosen.labels["layer"].tolist() == expected
+    assert chosen.value.tolist() == np.arange(10.0).reshape(5, 2)[expected].tolist()
+
+
+def test_a_stack_that_was_not_measured_is_named() -> None:
+    asked = case(where=[{"stack": Selector(single=True, text="vision")}])
+    with pytest.raises(MeasurementError, match="no layer of the stack 'vision'; measured: encoder, decoder, cross"):
+        select(Field.of(STACKED), asked.property)
+    other = case(where=[{"stack": Selector(single=True, text="cross"), "layer": Selector(3, 3, single=True)}])
+    with pytest.raises(MeasurementError, match="layer 3 of 2; measured: 2, 4"):
+        select(Field.of(STACKED), other.property)

@@ -49,7 +49,7 @@ def test_a_whole_property(loaded: Load) -> None:
 why: because
 source: arXiv:0000.00000
 observe: {attention.observed_scores: {queries: 512.., keys: 4..511}}
-where: [{layer: 1.., head: 0}, {layer: last quarter}]
+where: [{layer: 1.., head: 0}, {stack: cross, layer: last quarter}]
 reduce: {key: decades, step: {first_above: 0.5}, head: mean}
 ratio_to: {subject: other}
 between: [uniform_norm, sqrt(N)]
@@ -66,7 +66,7 @@ unless: {subject: lm, because: later}
     assert made.request == Request.of("attention.observed_scores", {"queries": "512..", "keys": "4..511", "normalise": False})
     assert made.where == (
         {"layer": Selector(1, None, text="1.."), "head": Selector(0, 0, single=True, text="0")},
-        {"layer": Selector(part=("last", 0.25), text="last quarter")},
+        {"stack": Selector(single=True, text="cross"), "layer": Selector(part=("last", 0.25), text="last quarter")},
     )
     assert made.reduce == (Reduction("key", "decades"), Reduction("step", "first_above", 0.5), Reduction("head", "mean"))
     assert made.relation == Relation("ratio", subject="other")
@@ -174,6 +174,7 @@ def test_bad_tolerances(refused: Refused, text: str) -> None:
         ("observe: attention.entropy\nwhere: {}\nat_least: 1\nsubjects: small", "an empty mapping"),
         ("observe: attention.entropy\nwhere: {layer: [0, 3]}\nat_least: 1\nsubjects: small", "which is a union"),
         ("observe: attention.entropy\nwhere: {head: 18.10}\nat_least: 1\nsubjects: small", "a head is {layer: 18, head: 10}"),
+        ("observe: attention.entropy\nwhere: {stack: cros}\nat_least: 1\nsubjects: small", "did you mean 'cross'?"),
         ("observe: weights.alpha\nat_least: 1\nsubjects: small", "matrix is missing"),
         ("observe: {weights.alpha: {matrix: q, fit: first haf}}\nat_least: 1\nsubjects: small", "'first haf' is not a part"),
         ("observe: {weights.alpha: {matrix: q}}\nreduce: {layer: first_above}\nat_least: 1\nsubjects: small", "first_above of what?"),

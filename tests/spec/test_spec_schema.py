@@ -25,7 +25,7 @@ inputs:
 expect:
   p:
     observe: {weights.alpha: {matrix: q}}
-    where: {layer: 1..}
+    where: {layer: 1.., stack: self}
     ratio_to: {subject: b}
     at_least: 1 / sqrt(N)
     for: 80% of layers

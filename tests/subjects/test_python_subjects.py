@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from attncheck.core.errors import MeasurementError
 from attncheck.subjects import load
+from attncheck.subjects.encoders import encoder_for
 
 MODULE = """
 import torch
@@ -106,3 +108,25 @@ def test_a_transformers_model_is_switched(define, project):
     )
     loaded = load(define("python", {"factory": "subjects_of_a_test:gpt2"}, attn_implementation="eager"), root=project)
     assert loaded.model.config._attn_implementation == "eager"
+
+
+def test_what_a_factory_sets_for_the_process_ends_with_it(project, define, monkeypatch) -> None:
+    monkeypatch.chdir(project)
+    (project / "elsewhere").mkdir()
+    (project / "rude.py").write_text(
+        "import os, torch\n\ntorch.set_grad_enabled(False)\n\n\ndef model():\n    os.chdir('elsewhere')\n"
+        "    torch.set_default_dtype(torch.float64)\n    torch.set_default_device('meta')\n"
+        "    return torch.nn.MultiheadAttention(8, 2, batch_first=True, device='cpu')\n"
+    )
+    before = torch.ones(1)
+    load(define("python", {"factory": "rude:model"}), root=project)
+    after = torch.ones(1)
+    assert (after.dtype, after.device, torch.is_grad_enabled()) == (before.dtype, before.device, True)
+    assert Path.cwd() == project.resolve()
+
+
+def test_a_model_without_a_configuration_tells_its_vocabulary_by_its_only_table(project, define) -> None:
+    loaded = load(define("python", {"factory": "subjects_of_a_test:plain"}), root=project)
+    assert loaded.encoder.vocabulary_size == 50
+    loaded.model.positions = torch.nn.Embedding(16, 8)
+    assert encoder_for(loaded.model).vocabulary_size is None

@@ -88,11 +88,11 @@ def test_naming_and_checking_need_no_torch() -> None:
         "for name in ('torch', 'transformers', 'xarray', 'scipy', 'matplotlib', 'numpy'): sys.modules[name] = None\n"
         "from attncheck import variants\n"
         "from attncheck.variants.fields import VariantArgument\n"
-        "from attncheck.subjects.operator import examine\n"
+        "from attncheck.subjects.operator import check\n"
         "for name in variants.VARIANTS: variants.check(name, width=96, heads=4, rotary=True)\n"
         "assert variants.check({'lrkv': {'rank': 30}}, width=96, heads=4)\n"
-        "assert not examine({'name': 'polynomial', 'arguments': {'power': 3, 'is_causal': True}})\n"
-        "assert examine({'name': 'polynomial', 'arguments': {'powr': 3}})\n"
+        "assert not check({'name': 'polynomial', 'arguments': {'power': 3, 'is_causal': True}})\n"
+        "assert check({'name': 'polynomial', 'arguments': {'powr': 3}})\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

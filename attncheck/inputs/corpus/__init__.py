@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from attncheck.core.errors import MeasurementError, nearest
 from attncheck.core.evidence import Feed
+from attncheck.core.registry import Complaint
 from attncheck.inputs.building import Building
 from attncheck.inputs.kinds import input_kind
 from attncheck.inputs.sequences import Tokenizer, records_feed, stream_feed
@@ -42,7 +45,13 @@ PHOTOS: dict[str, Excerpt] = {
 }
 
 
-@input_kind("corpus")
+def unknown_corpus(arguments: Mapping[str, Any]) -> Iterator[Complaint]:
+    name = arguments["name"]
+    if name not in CORPORA:
+        yield Complaint("name", f"unknown corpus {name!r}", tuple(CORPORA), name)
+
+
+@input_kind("corpus", check=unknown_corpus)
 def corpus(building: Building, *, name: str, tokenizer: Tokenizer = "subject") -> Feed:
     """A fixed text that is shipped with attncheck, so that every machine feeds the same.
 
