@@ -35,6 +35,7 @@ def announced(observation: Observation, model: nn.Module) -> Iterator[None]:
         if observation.inside or recomputing() or get_ident() != ours:
             return operator(query, key, value, **options)
         if id(module) not in paths:
+            observation.ran_outside(next(iter(observation.strangers), module))
             with observation.paused():
                 return operator(query, key, value, **options)
         randomness = Randomness.now() if module.training or options.get("dropout_p") else None
