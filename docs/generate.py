@@ -1,4 +1,5 @@
-"""Writes docs/observables.md from the registry, and the parts of README.md and docs/*.md that come from files or from commands.
+"""Writes docs/observables.md and docs/variants.md from the registries, and the parts of README.md and docs/*.md that come from files
+or from commands.
 
     <!-- file: docs/examples/kernel/kernel.attn.yaml -->             the fenced block after it is that file
     <!-- output: pytest --attn-spec docs/examples/kernel -->         the fenced block after it is what that command prints
@@ -154,9 +155,138 @@ How to read the table:
 """
 
 
+def variants() -> str:
+    """docs/variants.md."""
+    from attncheck.cli.explain import argument_lines
+    from attncheck.variants.catalogue import SHIPPED
+    from attncheck.variants.registry import VARIANTS
+
+    def entries() -> Iterator[str]:
+        for name in SHIPPED:
+            entry = VARIANTS[name]
+            others = [other for other, entry in VARIANTS.items() if entry.about["is"] == name and other != name]
+            yield f"\n### {name}\n\n{entry.doc}\n"
+            yield f"- source: {entry.about['source']}"
+            if others:
+                yield f"- also called {', '.join(others)}"
+            arguments = argument_lines(entry)
+            yield "\n".join(f"- argument `{line.partition(':')[0]}`:{line.partition(':')[2]}" for line in arguments) or "- no arguments"
+
+    origin = "<!-- Written by docs/generate.py from the docstrings and signatures of attncheck/variants/. Do not edit. -->"
+    return f"# Attention variants\n\n{origin}\n{VARIANTS_HEAD}" + "\n".join(entries()) + "\n"
+
+
+VARIANTS_HEAD = """
+The attention of a model, under test or to be trained, in one form for both: a **module**, which projects hidden states, keeps a cache and
+can decode, and an **operator**, with the signature of `torch.nn.functional.scaled_dot_product_attention`, which is what a module calls in
+its middle. A definition is a name, or one name with its arguments; specs and Python write it alike. `attncheck list variants` and
+`attncheck explain NAME` print the same from the command line, with those that other packages add.
+
+## In a spec
+
+`operator:` takes a definition. Arguments that are not the variant's own are bound to each call of the operator.
+
+```yaml
+attncheck: 1
+about: A cube scaled by 1/sqrt(N) is the cube over 14, and only softmax stays within sqrt(N).
+subjects:
+  softmax: {operator: {softmax: {is_causal: true}}}
+  cubic: {operator: {polynomial: {power: 3, factor: 1}}}
+  scaled: {operator: {polynomial: {power: 3, factor: 1/sqrt(N)}}}
+inputs:
+  normal: {qkv: normal, length: 196}
+expect:
+  divided-by-fourteen:
+    observe: attention.frobenius_norm
+    ratio_to: {subject: cubic}
+    between: [0.9999999 / 14, 1.0000001 / 14]
+    subjects: scaled
+  between-its-bounds:
+    observe: attention.frobenius_norm
+    between: [uniform_norm, ceiling_norm]
+    subjects: softmax
+    must_fail_on: cubic
+```
+
+## In Python
+
+```python
+import torch
+from attncheck import variants
+
+layer = variants.module({"lrkv": {"rank": 10}}, width=96, heads=4, causal=True, rotary=True, qk_norm=True)
+hidden = torch.randn(2, 30, 96)
+cache = layer.cache()
+steps = [layer(hidden[:, i : i + 1], cache=cache) for i in range(30)]
+assert torch.allclose(torch.cat(steps, 1), layer(hidden), atol=1e-5)
+assert cache.allocated_bytes == 2 * 2 * 30 * (24 + 4 * 10) * 4  # batch, keys and values, tokens, d + heads * rank, bytes
+
+cubic = variants.operator({"polynomial": {"power": 3, "factor": "1/sqrt(N)"}})
+query, key, value = (torch.randn(2, 4, 30, 24) for _ in range(3))
+output = cubic(query, key, value, is_causal=True)
+
+assert variants.check({"lrkv": {"rnk": 10}}) == [
+    "lrkv needs 'rank'",
+    "lrkv takes no 'rnk'; did you mean 'rank'?; allowed: rank, residual",
+]
+```
+
+What all modules share: linear maps without bias, heads of width / heads, rotary embeddings of base 10000 in halves (`rotary`), x / rms(x)
+on queries and keys before the rotation (`qk_norm`), the causal mask by positions. `positions` of a forward are those of its tokens; they
+default to 0, 1, 2, ..., on from what the cache holds. A cache keeps, for each token:
+
+| variant | numbers a token | rebuilt at each step |
+|---|---|---|
+| softmax and those with its projections | 2 heads d | nothing |
+| gqa, mqa | 2 kv_heads d | nothing |
+| mla | rank + rope_dim | keys and values, by their maps; the shared tail is rotated |
+| lrkv | 2 (d + heads rank) | keys and values, from shared parts and latents; keys are normalised and rotated |
+
+## An attention of your own, seen in a running model
+
+A softmax leaves traces that capture finds. Other operators do not: announce them. A module that calls its operator through
+`attncheck.variants.attend` is observed like any other attention, counted, and its weights are read off the operator itself, with values of
+attncheck's own (up to 512 keys). When nobody observes, `attend` is the call and nothing else.
+
+```python
+import torch
+from torch import nn
+import attncheck
+from attncheck.variants import attend
+
+
+def squared(query, key, value):
+    return (query @ key.mT).square() @ value
+
+
+class Mine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(32, 32) for _ in range(3))
+
+    def forward(self, hidden):
+        query, key, value = (p(hidden).unflatten(-1, (4, 8)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        return attend(self, squared, query, key, value).transpose(1, 2).flatten(-2)
+
+
+found = attncheck.observe(nn.Sequential(Mine(), Mine()), {"input": torch.randn(1, 20, 32)}, ["attention.frobenius_norm"])
+assert found["attention.frobenius_norm"].sizes["layer"] == 2
+```
+
+The operator must be linear in its values, which is checked. Where it is softmax attention with `scale`, `softcap`, `position_bias`,
+`attn_mask`, `is_causal` or `sinks` among its arguments, `attend(..., rows="formula")` gives rows by the formula, logits included and at any
+length, and the operator is held to them.
+
+A definition of your own is one function under `attncheck.variants.variant`, which returns an `attncheck.variants.Variant`: see any file of
+`attncheck/variants/`.
+
+## The variants
+"""
+
+
 def write(check: bool) -> list[str]:
     """Bring everything up to date; returns what differed. With `check`, nothing is written."""
-    wanted = {ROOT / "docs" / "observables.md": observables()}
+    wanted = {ROOT / "docs" / "observables.md": observables(), ROOT / "docs" / "variants.md": variants()}
     for path in documents():
         if path not in wanted:
             wanted[path] = refreshed(path.read_text(encoding="utf-8"), from_anything)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from attncheck.capture.announced import announced
 from attncheck.capture.census import check_census, like_attention, named_attention, other_mixer
 from attncheck.capture.interface import wrapped_interface
 from attncheck.capture.operators import OperatorMode
@@ -65,6 +66,7 @@ def watching(model: nn.Module, on_call: OnCall, *, batch: int = 1) -> Iterator[O
         observation.rotations = stack.enter_context(watching_rotations(model))
         if _has_transformers(model):
             stack.enter_context(wrapped_interface(observation, model))
+        stack.enter_context(announced(observation, model))
         stack.enter_context(mode)
         yield observation
     observation.doubtful.extend(mode.leftovers())

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from attncheck.core.vocabulary import Vocabulary
 
 
-def command(name: Annotated[str, typer.Argument(help="An observable, demand, kind of subject or input, or symbol of a bound.")]) -> None:
+def command(
+    name: Annotated[str, typer.Argument(help="An observable, demand, kind of subject or input, attention variant, or symbol of a bound.")],
+) -> None:
     """Tell what a name means: formula, arguments, dims, unit, source."""
     from attncheck.engine.vocabulary import vocabulary
 
@@ -30,6 +32,7 @@ def explanation(known: Vocabulary, name: str) -> str:
         ("demand", known.expectations),
         ("kind of subject", known.subject_kinds),
         ("kind of input", known.input_kinds),
+        ("attention variant", known.variants),
     ):
         if name in entries:
             found.append(_entry(noun, entries[name]))
@@ -37,7 +40,7 @@ def explanation(known: Vocabulary, name: str) -> str:
         found.append(f"{name}: symbol of a bound\n\n{known.symbols[name]}")
     if found:
         return "\n\n".join(found)
-    names = [*known.observables, *known.expectations, *known.subject_kinds, *known.input_kinds, *known.symbols]
+    names = [*known.observables, *known.expectations, *known.subject_kinds, *known.input_kinds, *known.variants, *known.symbols]
     hint = nearest(name, names)
     raise AttncheckError(f"unknown name {name!r}" + (f"; did you mean {hint!r}?" if hint else "; `attncheck list` shows all"))
 
@@ -50,6 +53,7 @@ def _entry(noun: str, entry: Entry) -> str:
         ("unit", about.get("unit", "")),
         ("reads", about.get("reads", "")),
         ("source", about.get("source", "")),
+        ("same as", about.get("is", "") if about.get("is") != entry.name else ""),
     ]
     stated = [f"  {label:7} {value}" for label, value in facts if value]
     if stated:

@@ -19,11 +19,12 @@ class What(StrEnum):
     demands = "demands"
     subjects = "subjects"
     inputs = "inputs"
+    variants = "variants"
     packages = "packages"
 
 
 def command(what: Annotated[What | None, typer.Argument(help="Only these.")] = None) -> None:
-    """List observables, demands, kinds of subjects and inputs, and packaged models, a line each. `attncheck explain NAME` tells more."""
+    """List observables, demands, kinds of subjects and inputs, variants and packages, a line each. `attncheck explain NAME` tells more."""
     from attncheck.engine.vocabulary import vocabulary
 
     known = vocabulary()
@@ -44,6 +45,7 @@ def sections(known: Vocabulary) -> dict[What, Mapping[str, Entry]]:
         What.demands: known.expectations,
         What.subjects: known.subject_kinds,
         What.inputs: known.input_kinds,
+        What.variants: known.variants,
     }
 
 

@@ -63,6 +63,8 @@ class AttentionCall:
     """The real kernel with another value tensor of the shape of `value`; returns [batch, heads, N, d_v]. None: see `replay_refused`."""
     replay_refused: str = ""
     output_projection: Tensor | None = None
+    rows_from_kernel: bool = False
+    """Its mathematics is its own: rows are read off the kernel, not computed from query and key."""
     dropout: float = 0.0
     """Probability with which the kernel dropped weights in this call. Rows are those before it, `rerun` draws the same again."""
 

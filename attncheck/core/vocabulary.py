@@ -16,6 +16,8 @@ class Vocabulary:
     expectations: Mapping[str, Entry]
     subject_kinds: Mapping[str, Entry]
     input_kinds: Mapping[str, Entry]
+    variants: Mapping[str, Entry] = field(default_factory=dict)
+    """Attention variants, which arguments of other names may name."""
     reductions: Sequence[str] = (
         "mean",
         "median",

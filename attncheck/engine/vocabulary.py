@@ -20,7 +20,7 @@ PACKAGES = {
     "attncheck.subjects": "@subject_kind(",
     "attncheck.inputs": "@input_kind(",
 }
-"""Where names are registered, and by which decorator."""
+"""Where names are registered, and by which decorator. Variants have a catalogue of their own, which their package imports."""
 GROUP = "attncheck"
 """Entry points of other packages: a module that registers something when imported, or a function that does when called."""
 
@@ -42,12 +42,14 @@ def vocabulary() -> Vocabulary:
     _register()
     from attncheck.inputs.kinds import INPUT_KINDS
     from attncheck.subjects.kinds import SUBJECT_KINDS
+    from attncheck.variants.registry import VARIANTS
 
     return Vocabulary(
         observables=dict(sorted(OBSERVABLES.items())),
         expectations=dict(EXPECTATIONS.items()),
         subject_kinds=dict(SUBJECT_KINDS.items()),
         input_kinds=dict(INPUT_KINDS.items()),
+        variants=dict(VARIANTS.items()),
         symbols=SYMBOLS,
     )
 

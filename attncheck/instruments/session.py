@@ -138,8 +138,10 @@ class Session:
         context = self._context(call)
         result = LayerResult(call.layer, call.stack, call.path, call.implementation, empty_rows=context.empty_rows)
         self.layers.append(result)
-        if self.kernel_rows and context.keys <= DENSE_LIMIT:
+        if (self.kernel_rows or call.rows_from_kernel) and context.keys <= DENSE_LIMIT:
             context.kernel_weights = identity_weights(call).to(self.dtype)
+        elif call.rows_from_kernel:
+            self._no_rows(call, context.keys)
         probing = call.replay is not None and (self.check_kernel or bool(self.by_reads.get("probe")))
         if probing:
             self.prober.prepare(context)
@@ -276,6 +278,18 @@ class Session:
         for reads in ("rows", "columns"):
             for want in self.by_reads.get(reads, ()):
                 self._fault(want, error)
+
+    def _no_rows(self, call: AttentionCall, keys: int) -> None:
+        """A long input to a kernel whose weights only itself knows."""
+        for reads in ("rows", "columns"):
+            for want in self.by_reads.get(reads, ()):
+                self._fault(
+                    want,
+                    MeasurementError(
+                        f"{call.path}: the weights of {call.implementation} are read off itself, which is done for up to {DENSE_LIMIT} "
+                        f"keys; the input has {keys}"
+                    ),
+                )
 
     def _symbols(self, context: CallContext, result: LayerResult, walked: Mapping[str, Tensor]) -> None:
         call = context.call

@@ -126,7 +126,9 @@ class _Schema:
             return [{"type": ["null", "boolean"]}]
         forms: list[Schema] = [mapping["properties"][first]]
         if "arguments" in entry.arguments.model_fields:
-            forms.append({"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": {"type": ["object", "null"]}})
+            one = {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": {"type": ["object", "null"]}}
+            known = entry.about["known"]() if "known" in entry.about else {}
+            forms.append({**one, **({"properties": _adapted(known)} if known else {})})
         return forms
 
     def subject(self) -> Schema:

@@ -24,7 +24,11 @@ SUBJECT_KINDS: Registry[Entry] = Registry("subject kind")
 
 
 def subject_kind(name: str, **about: Any) -> Callable[[F], F]:
-    """Register a loader `(Loading, *, arguments) -> LoadedSubject` under the key that specs use for it."""
+    """Register a loader `(Loading, *, arguments) -> LoadedSubject` under the key that specs use for it.
+
+    `check`, where given, maps the checked options to further complaints, which are told when the spec is read. `known`
+    gives JSON Schemas of arguments by name, for editors, where the first argument may be one name with its arguments.
+    """
 
     def register(function: F) -> F:
         SUBJECT_KINDS.add(Entry(name, function, about))

@@ -4,25 +4,68 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from attncheck import variants
 from attncheck.core.errors import MeasurementError, nearest
 from attncheck.core.evidence import LoadedSubject
+from attncheck.core.registry import Complaint
 from attncheck.subjects.kinds import subject_kind
 from attncheck.subjects.loading import Loading
+from attncheck.variants.fields import argument_schemas
+from attncheck.variants.registry import VARIANTS, resolved
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@subject_kind("operator", steps=False)
+def check(options: Mapping[str, Any]) -> list[Complaint]:
+    """What is wrong with a named operator as far as no import tells. Needs no torch."""
+    name, arguments = options["name"], dict(options.get("arguments") or {})
+    if ":" in name or name in OPERATORS:
+        return []
+    if name not in VARIANTS:
+        return [Complaint("name", f"operator: {unknown(name)}")]
+    definition, bound = _divided(name, arguments)
+    problems = variants.check({name: definition})
+    if not problems:
+        known = inspect.signature(resolved({name: definition}).variant.operator).parameters
+        takes = [*VARIANTS[name].parameters, *(word for word in known if word not in ("query", "key", "value"))]
+        for argument in bound:
+            if argument not in known:
+                hint = nearest(argument, takes)
+                also = f"; did you mean {hint!r}?" if hint else ""
+                problems.append(f"{name} takes no {argument!r}{also}; allowed: {', '.join(dict.fromkeys(takes))}")
+    return [Complaint("arguments", f"operator: {problem}") for problem in problems]
+
+
+def unknown(name: str) -> str:
+    known = [*OPERATORS, *VARIANTS]
+    hint = nearest(name, known)
+    also = f"; did you mean {hint!r}?" if hint else ""
+    return f"unknown operator {name!r}{also}; allowed: {', '.join(known)}, or package.module:function"
+
+
+def _divided(name: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of a variant, and those that are bound to its operator's call."""
+    own = VARIANTS[name].parameters
+    return {k: v for k, v in arguments.items() if k in own}, {k: v for k, v in arguments.items() if k not in own}
+
+
+def known() -> dict[str, Any]:
+    """The variants' arguments as an editor completes them; those of a call may stand beside them."""
+    return {name: {**schema, "additionalProperties": True} for name, schema in argument_schemas().items()}
+
+
+@subject_kind("operator", steps=False, check=check, known=known)
 def operator(loading: Loading, *, name: str, arguments: dict[str, Any] | None = None) -> LoadedSubject:
     """An attention operator, fed with queries, keys and values of your choosing.
 
-    `name` is sdpa (torch's own), softmax (the plain formula), or package.module:function for any callable with the signature of
-    torch.nn.functional.scaled_dot_product_attention, found from the project root; an nn.Module is taken too. `arguments` are
-    keyword arguments bound to it, or, where the callable takes no query, given to it as to a factory that returns the operator.
+    `name` is sdpa (torch's own), an attention variant (softmax, the plain formula; polynomial, sigmoid, ...: `attncheck list variants`),
+    or package.module:function for any callable with the signature of torch.nn.functional.scaled_dot_product_attention, found from the
+    project root; an nn.Module is taken too. `arguments` are those of the variant and keyword arguments bound to the operator, or, where
+    an importable callable takes no query, given to it as to a factory that returns the operator.
     """
     from attncheck.subjects.python import imported
 
@@ -32,15 +75,15 @@ def operator(loading: Loading, *, name: str, arguments: dict[str, Any] | None = 
     given = dict(arguments or {})
     if ":" in name:
         found = made(subject, name, imported(subject, name, loading.root), given)
-    elif name in OPERATORS:
-        found = made(subject, name, OPERATORS[name], given)
     else:
-        hint = nearest(name, OPERATORS)
-        raise MeasurementError(
-            f"{subject}: unknown operator {name!r}"
-            + (f"; did you mean {hint!r}?" if hint else "")
-            + f"; allowed: {', '.join(OPERATORS)}, or package.module:function"
-        )
+        problems = check({"name": name, "arguments": given})
+        if problems:
+            raise MeasurementError(f"{subject}: " + "; ".join(problem.found for problem in problems))
+        if name in OPERATORS:
+            found = made(subject, name, OPERATORS[name], given)
+        else:
+            definition, bound = _divided(name, given)
+            found = made(subject, name, variants.operator({name: definition}), bound)
     if loading.attn_implementation is not None:
         raise MeasurementError(f"{subject}: attn_implementation does not go with an operator, which is one implementation itself")
     return LoadedSubject(loading.definition, operator=found, device=loading.device, dtype=loading.dtype)
@@ -79,39 +122,5 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
     return functional.scaled_dot_product_attention(query, key, value, **options)
 
 
-def softmax(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """softmax(q kᵀ · scale + mask) v, row by row as the formula has it; scale 1/√d, rows that see nothing give 0.
-
-    query [batch, heads, N, d], key [batch, kv_heads, M, d], value [batch, kv_heads, M, d_v]; a causal mask is aligned top-left.
-    """
-    import math
-
-    import torch
-
-    if dropout_p:
-        raise MeasurementError(f"the softmax operator has no dropout; found dropout_p={dropout_p}")
-    if enable_gqa:
-        groups = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    scores = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    if attn_mask is not None:
-        scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-    if is_causal:
-        unseen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(unseen, -math.inf)
-    largest = scores.amax(-1, keepdim=True)
-    weights = (scores - largest.masked_fill(largest == -math.inf, 0.0)).exp()
-    total = weights.sum(-1, keepdim=True)
-    return (weights / total.masked_fill(total == 0, 1.0)) @ value
-
-
-OPERATORS: dict[str, Callable[..., Any]] = {"sdpa": sdpa, "softmax": softmax}
+OPERATORS: dict[str, Callable[..., Any]] = {"sdpa": sdpa}
+"""Operators that are no variant."""

@@ -15,6 +15,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 def test_the_page_of_observables_is_that_of_the_registry(generate: ModuleType) -> None:
     assert (ROOT / "docs" / "observables.md").read_text(encoding="utf-8") == generate.observables(), "run docs/generate.py"
+    assert (ROOT / "docs" / "variants.md").read_text(encoding="utf-8") == generate.variants(), "run docs/generate.py"
 
 
 def test_every_observable_has_a_cost_class(generate: ModuleType) -> None:

@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from attncheck.capture.observe import observe
+from attncheck.core.errors import NotObservable
 from attncheck.instruments.context import CallContext
 from attncheck.instruments.visibility import Visibilities
 from attncheck.observables import norms
@@ -56,3 +57,19 @@ def test_rubbish_on_padding_stays_out(contexts: list[CallContext]) -> None:
     after = norms.keys_frobenius_norm(context).value
     context.call.key[0, :, :3] = held
     assert after == pytest.approx(before)
+
+
+class BySoftmax(torch.nn.Module):
+    """Attention written out: capture sees its weights and values, and neither queries nor keys."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(hidden @ hidden.mT, -1) @ hidden
+
+
+def test_what_was_not_seen_has_no_norm_of_zero() -> None:
+    hidden, kept = torch.randn(1, 2, 5, 4), []
+    observe(BySoftmax(), {"hidden": hidden}, lambda call: kept.append(CallContext(call, Visibilities())))
+    for name, function in KINDS[:2]:
+        with pytest.raises(NotObservable, match=f"its {name} was not seen: the call is known by its softmax alone"):
+            function(kept[0])
+    np.testing.assert_allclose(norms.values_frobenius_norm(kept[0]).value, hidden.double().square().sum((-1, -2)).sqrt().numpy(), rtol=1e-6)

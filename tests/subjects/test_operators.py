@@ -10,7 +10,7 @@ import torch
 
 from attncheck.core.errors import MeasurementError
 from attncheck.subjects import load
-from attncheck.subjects.operator import softmax
+from attncheck.variants.softmax import softmax_attention as softmax
 
 
 def naive(query, key, value, mask, scale):
@@ -54,10 +54,12 @@ def test_softmax_with_masks_and_empty_rows():
     np.testing.assert_allclose(softmax(query, key, value, attn_mask=additive, scale=0.3).numpy(), expected, atol=2e-6)
 
 
-def test_softmax_has_no_dropout():
-    q = torch.ones(1, 1, 2, 2)
-    with pytest.raises(MeasurementError, match="no dropout"):
-        softmax(q, q, q, dropout_p=0.1)
+def test_softmax_drops_weights_and_rescales_the_others():
+    torch.manual_seed(0)
+    q, v = torch.zeros(1, 1, 400, 2), torch.eye(400)[None, None]
+    dropped = softmax(q, q, v, dropout_p=0.25)[0, 0]
+    assert float((dropped == 0).float().mean()) == pytest.approx(0.25, abs=0.01)
+    torch.testing.assert_close(dropped.max(), torch.tensor(1 / 400 / 0.75))
 
 
 def test_arguments_are_bound(define):
@@ -65,6 +67,18 @@ def test_arguments_are_bound(define):
     q = torch.randn(1, 1, 3, 4)
     scaled = load(define("operator", {"name": "sdpa", "arguments": {"scale": 0.25}})).operator
     torch.testing.assert_close(scaled(q, q, q), softmax(q, q, q, scale=0.25))
+
+
+def test_a_variant_by_its_name_with_its_arguments_and_those_of_the_call(define):
+    torch.manual_seed(0)
+    q = torch.randn(1, 2, 5, 4)
+    causal = load(define("operator", {"name": "polynomial", "arguments": {"power": 2, "factor": 0.5, "is_causal": True}})).operator
+    scores = (q.double() @ q.double().mT / 2).square().tril() / 2
+    torch.testing.assert_close(causal(q, q, q), (scores @ q.double()).float())
+    with pytest.raises(MeasurementError, match="polynomial takes no 'powr'; did you mean 'power'"):
+        load(define("operator", {"name": "polynomial", "arguments": {"powr": 2}}))
+    with pytest.raises(MeasurementError, match="gqa needs 'kv_heads'"):
+        load(define("operator", {"name": "gqa"}))
 
 
 def test_importable_ones(define, tmp_path):
