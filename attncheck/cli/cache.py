@@ -14,6 +14,8 @@ def command(clear: bool = typer.Option(False, "--clear", help="Remove all measur
         typer.echo("measurements are not kept: ATTNCHECK_CACHE or ATTNCHECK_CACHE_LIMIT switches the cache off")
         return
     files, size = cache.size()
-    typer.echo(f"{cache.place}: {files} measurements, {size / 2**20:.1f} MiB of at most {cache.limit / 2**20:.0f}")
+    typer.echo(
+        f"{cache.place}: {files} measurement{'s' if files != 1 else ''}, {size / 2**20:.1f} MiB of at most {cache.limit / 2**20:.0f}"
+    )
     if clear:
         typer.echo(f"removed {cache.shrink(0)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncheck import variants
@@ -58,7 +59,14 @@ def known() -> dict[str, Any]:
     return {name: {**schema, "additionalProperties": True} for name, schema in argument_schemas().items()}
 
 
-@subject_kind("operator", steps=False, check=check, known=known)
+def files(arguments: Mapping[str, Any], root: Path) -> list[Path] | None:
+    """No file decides about an operator of our own; what a user's function reads nobody knows."""
+    name = arguments["name"]
+    ours = name in VARIANTS and VARIANTS[name].function.__module__.startswith("attncheck.")
+    return [] if ours or name in OPERATORS else None
+
+
+@subject_kind("operator", steps=False, check=check, known=known, files=files)
 def operator(loading: Loading, *, name: str, arguments: dict[str, Any] | None = None) -> LoadedSubject:
     """An attention operator, fed with queries, keys and values of your choosing.
 

@@ -97,3 +97,15 @@ def test_help_imports_nothing_heavy() -> None:
     code += "print([name for name in ('torch', 'transformers', 'numpy', 'xarray', 'yaml') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_cache_says_what_is_kept_and_removes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "switches the cache off" in run("cache")[1]
+    monkeypatch.setenv("ATTNCHECK_CACHE", str(tmp_path))
+    monkeypatch.setenv("ATTNCHECK_CACHE_LIMIT", str(1 << 20))
+    place = tmp_path / "measurements" / "ab"
+    place.mkdir(parents=True)
+    (place / "abc.safetensors").write_bytes(b"x" * 2048)
+    assert run("cache") == (0, f"{tmp_path / 'measurements'}: 1 measurement, 0.0 MiB of at most 1\n")
+    assert run("cache", "--clear")[1].endswith("removed 1\n")
+    assert not list(place.iterdir())

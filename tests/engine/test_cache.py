@@ -248,6 +248,7 @@ def test_the_code_of_an_observable_counts_wherever_it_lies(project: Project, tmp
     "subject",
     [
         SubjectDefinition("own", "python", {"factory": "mine:model", "arguments": None}),
+        SubjectDefinition("own", "operator", {"name": "mine:attention", "arguments": None}),
         CONFIG.changed(attn_implementation="registered-by-a-conftest"),
         SubjectDefinition("far", "pretrained", {"name": "./model", "trust_remote_code": True}),
     ],
@@ -341,21 +342,3 @@ def test_several_processes_and_a_kill(tmp_path: Path) -> None:
     found = [cache.get(f"{number:016x}") for number in range(7)]
     assert any(found)
     assert all(kept is None or (kept[0]["value"].values == number).all() for number, kept in enumerate(found))
-
-
-def test_the_plugin_keeps_and_says_so(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNCHECK_CACHE", str(pytester.path / "cache"))
-    monkeypatch.setenv("ATTNCHECK_CACHE_LIMIT", str(1 << 28))
-    (pytester.path / "x.attn.yaml").write_text(
-        f"attncheck: 1\nsubjects: {{m: {{config: {json.dumps(TINY)}}}}}\ninputs: {{t: {{tokens: random, length: 12}}}}\n"
-        "expect:\n  rows: {observe: attention.row_sum, equals: 1}\n  low: {observe: attention.entropy, at_most: 0.1}\n"
-    )
-    first = pytester.runpytest("--attn-spec", "x.attn.yaml", "-p", "no:cacheprovider")
-    first.assert_outcomes(passed=1, failed=1)
-    first.stdout.no_fnmatch_line("*kept from earlier runs*")
-    second = pytester.runpytest("--attn-spec", "x.attn.yaml", "-p", "no:cacheprovider")
-    second.assert_outcomes(passed=1, failed=1)
-    second.stdout.fnmatch_lines(["2 of 2 quantities are kept from earlier runs; --attn-no-cache measures anew"])
-    again = pytester.runpytest("--attn-spec", "x.attn.yaml", "--attn-no-cache", "-p", "no:cacheprovider")
-    again.assert_outcomes(passed=1, failed=1)
-    again.stdout.no_fnmatch_line("*kept from earlier runs*")

@@ -1,0 +1,25 @@
+"""What is kept between runs of pytest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+
+def test_a_second_run_measures_nothing_and_says_so(project: Project, workers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNCHECK_CACHE", str(project.pytester.path / "cache"))
+    monkeypatch.setenv("ATTNCHECK_CACHE_LIMIT", str(1 << 28))
+    project.spec("x.attn.yaml", f"rows: {{{project.holds}}}\nlow: {{{project.fails}}}")
+    first = project.run("--attn-spec", "x.attn.yaml", *workers)
+    first.assert_outcomes(passed=1, failed=1)
+    first.stdout.no_fnmatch_line("*kept from earlier runs*")
+    second = project.run("--attn-spec", "x.attn.yaml", *workers)
+    second.assert_outcomes(passed=1, failed=1)
+    second.stdout.fnmatch_lines(["2 of 2 quantities are kept from earlier runs; --attn-no-cache measures anew"])
+    again = project.run("--attn-spec", "x.attn.yaml", "--attn-no-cache", *workers)
+    again.assert_outcomes(passed=1, failed=1)
+    again.stdout.no_fnmatch_line("*kept from earlier runs*")
