@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 from attncheck import __version__
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from attncheck.core.verdict import Verdict
     from attncheck.spec.model import Case
 
-FORMAT = 1
+FORMAT = 2
+MOST_VALUES = 20_000
+"""Numbers of one quantity that are written; scores of every query and key would be gigabytes."""
 PACKAGES = ("torch", "transformers", "pytest")
 
 
@@ -107,9 +111,45 @@ def write(
         },
         "cases": list(results),
         "refused": list(refused),
-        "measurements": [
-            {"pass": record.stem, **json.loads(record.read_text(encoding="utf-8"))} for record in sorted(folder.glob("*.json"))
-        ],
     }
+    measured = [json.dumps(builtins_of(one), allow_nan=False) for record in sorted(folder.glob("*.json")) for one in _measurements(record)]
+    head = json.dumps(content, indent=1, allow_nan=False).removesuffix("\n}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    # A line a quantity: its numbers in a column would be a file of a million lines.
+    path.write_text(head + ',\n "measurements": [\n' + ",\n".join(f"  {line}" for line in measured) + "\n ]\n}\n", encoding="utf-8")
+
+
+def _measurements(record: Path) -> Iterator[dict[str, Any]]:
+    """Each quantity of a pass with all its numbers, then what failed of it."""
+    told = json.loads(record.read_text(encoding="utf-8"))
+    known = {name: told[name] for name in ("name", "definition", "seconds", "cached", "notes")} | {"pass": record.stem}
+    if told["answered"]:
+        from attncheck.core.measurement import load
+
+        for key, data in load(record.with_suffix(".safetensors")).items():
+            yield {**known, "quantity": key, "summary": told["answered"].get(key), **numbers_of(data)}
+    failures = {**told["faults"], **({"": told["failure"]} if told["failure"] else {})}
+    for key, fault in failures.items():
+        yield {**known, "quantity": key or None, "fault": fault}
+
+
+def numbers_of(data: xr.Dataset) -> dict[str, Any]:
+    """A measurement's values in C order over its dims, to the digits that they resolve; places that do not exist are null."""
+    import numpy as np
+
+    from attncheck.core.baseline import digits_of, rounded
+
+    value = np.asarray(data["value"].values, dtype=float)
+    attrs = data.attrs
+    kept = ("unit", "decided", "resolution", "dtype", "device", "capability", "implementation", "input_hash")
+    about = {name: attrs[name] for name in kept if name in attrs}
+    dims = [str(dim) for dim in data["value"].dims]
+    labels = {dim: data[dim].values.tolist() if dim in data.coords else list(range(data.sizes[dim])) for dim in dims}
+    if value.size > MOST_VALUES:
+        return {**about, "dims": dims, "labels": {}, "values": None, "left_out": f"{value.size} values, more than {MOST_VALUES}"}
+    digits = digits_of(float(attrs["resolution"]))
+    numbers: dict[str, Any] = {"values": [rounded(float(number), digits) for number in value.ravel()]}
+    for name in ("stderr", "lower", "upper"):
+        if name in data:
+            numbers[name] = [rounded(float(number), digits) for number in np.asarray(data[name].values, dtype=float).ravel()]
+    return {**about, "dims": dims, "labels": labels, **numbers}

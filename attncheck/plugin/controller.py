@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -45,10 +46,22 @@ class Controller:
             base = self.state.config.invocation_params.dir if given else self.state.config.rootpath
             folder = self.state.runs / self.state.run_name
             write(base / target, self.results, folder, refused=self.refused, device=self.state.setting("device"))
+        page = os.environ.get("GITHUB_STEP_SUMMARY")
+        if page and (self.results or self.refused):
+            from attncheck.engine.results import versions
+            from attncheck.report.github import summary
+
+            with contextlib.suppress(OSError), open(page, "a", encoding="utf-8") as file:
+                file.write(summary(self.results, self.refused, versions()))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         for line, markup in self._baselines():
             terminalreporter.write_line(line, **markup)
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            from attncheck.report.github import workflow_commands
+
+            for command in workflow_commands(self.results, self.refused):
+                terminalreporter.write_line(command)
         kept, answered = self._kept()
         if kept:
             terminalreporter.write_line(f"{kept} of {answered} quantities are kept from earlier runs; --attn-no-cache measures anew")

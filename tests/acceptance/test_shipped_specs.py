@@ -72,7 +72,7 @@ def test_junit_names_places_messages_and_numbers(acceptance: Acceptance) -> None
     assert line.strip() == "kernel-applies-what-it-was-given:"
     failure = failed.find("failure")
     assert failure is not None
-    assert re.match(r"(Failed: )?error \S+ > 1e-09 at .*layer \d, head \d", str(failure.get("message")))
+    assert re.match(r"(Failed: )?kernel.error \S+ > 1e-09 at .*layer \d, head \d", str(failure.get("message")))
     numbers = {str(one.get("name")): one.get("value") for one in failed.iter("property")}
     assert float(str(numbers["attn.max"])) > 1e-9
     passed = [case for case in cases.values() if case.find("failure") is None]
@@ -87,6 +87,6 @@ def test_the_line_that_a_failure_prints_repeats_it(acceptance: Acceptance) -> No
     assert again is not None
     result = acceptance.run(again[1])
     result.assert_outcomes(failed=1)
-    headline = re.search(r"^error \S+ > .*$", text, flags=re.MULTILINE)
+    headline = re.search(r"^kernel.error \S+ > .*$", text, flags=re.MULTILINE)
     assert headline is not None
     assert headline[0] in result.stdout.str()

@@ -31,7 +31,7 @@ def test_the_package_imports_without_the_heavy_ones() -> None:
 def test_a_pass_says_what_was_measured() -> None:
     made = judge(case(demand=bound(at_most=1)), fetching(HEADS))
     assert made.passed
-    assert made.headline.startswith("alpha 0.1 to 0.399: 270 of 270 heads hold")
+    assert made.headline.startswith("weights.alpha 0.1 to 0.399: 270 of 270 heads hold")
     assert (made.checked, made.decided, made.setting) == (270, "exact", "float32, cpu")
     assert made.numbers["max"] == pytest.approx(float(HEADS["value"].max()))
     assert made.numbers["holding_share"] == 1

@@ -78,6 +78,8 @@ def project(imported: None, pytester: pytest.Pytester, monkeypatch: pytest.Monke
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
     return Project(pytester)
 
 

@@ -158,5 +158,5 @@ def test_the_command_line_fills_in_what_is_open_and_never_overrides(project: Pro
     import json
 
     told = json.loads((project.pytester.path / "out.json").read_text())
-    dtypes = {measured["name"]: measured["about"]["dtype"] for measured in told["measurements"]}
+    dtypes = {measured["name"]: measured["dtype"] for measured in told["measurements"]}
     assert dtypes == {"tiny on words": "float64", "single on words": "float32"}

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from attncheck.engine import results
+
 if TYPE_CHECKING:
     from conftest import Project
 
@@ -41,12 +43,25 @@ def test_the_json_file_holds_verdicts_numbers_measurements_and_environment(proje
     assert fails["place"] == "specs/x.attn.yaml:9:3"
     assert "flash-attn" in cases["holds[cuda/words]"]["headline"]
     assert cases["exempt[tiny/words]"]["headline"] == "unless: only here"
-    measured = {one["pass"]: one for one in found["measurements"]}
     (key,) = fails["passes"]
-    assert measured[key]["about"]["dtype"] == "float32"
-    entropy = next(value for name, value in measured[key]["answered"].items() if name.startswith("attention.entropy"))
-    assert entropy["sizes"] == {"sample": 1, "layer": 2, "head": 2}
-    assert 0 < entropy["min"] <= entropy["median"] <= entropy["max"]
+    (entropy,) = [one for one in found["measurements"] if one["pass"] == key and one["quantity"].startswith("attention.entropy")]
+    assert (entropy["dtype"], entropy["unit"], entropy["decided"]) == ("float32", "nats", "exact")
+    assert entropy["summary"]["sizes"] == {"sample": 1, "layer": 2, "head": 2}
+    assert entropy["dims"] == ["sample", "layer", "head"]
+    assert entropy["labels"] == {"sample": [0], "layer": [0, 1], "head": [0, 1]}
+    assert len(entropy["values"]) == 4
+    assert max(entropy["values"]) == pytest.approx(fails["numbers"]["max"], rel=1e-5)
+    assert [one["quantity"] for one in found["measurements"] if one.get("fault")], "what could not be measured is told too"
+
+
+def test_a_quantity_of_too_many_numbers_is_left_out_and_says_so(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "MOST_VALUES", 3)
+    project.spec("specs/x.attn.yaml", f"p: {{{project.holds}}}")
+    project.run("--attn-spec", "--attn-json", "out.json").assert_outcomes(passed=1)
+    (measured,) = told(project, "out.json")["measurements"]
+    assert measured["values"] is None
+    assert measured["left_out"] == "4 values, more than 3"
+    assert measured["summary"]["finite"] == 4
 
 
 def test_the_json_file_names_the_files_that_were_refused(project: Project) -> None:

