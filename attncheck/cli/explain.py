@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="An observable, demand, kind of subject or input, attention variant, or symbol of a bound.")],
+    name: Annotated[str, typer.Argument(help="An observable, demand, kind of subject or input, variant, law, or symbol of a bound.")],
 ) -> None:
     """Tell what a name means: formula, arguments, dims, unit, source."""
     from attncheck.engine.vocabulary import vocabulary
@@ -38,11 +39,27 @@ def explanation(known: Vocabulary, name: str) -> str:
             found.append(_entry(noun, entries[name]))
     if name in known.symbols:
         found.append(f"{name}: symbol of a bound\n\n{known.symbols[name]}")
+    if not found and "-" in name:
+        found += _law(name)
     if found:
         return "\n\n".join(found)
     names = [*known.observables, *known.expectations, *known.subject_kinds, *known.input_kinds, *known.variants, *known.symbols]
     hint = nearest(name, names)
     raise AttncheckError(f"unknown name {name!r}" + (f"; did you mean {hint!r}?" if hint else "; `attncheck list` shows all"))
+
+
+def _law(name: str) -> list[str]:
+    """A law of operators; its module is asked last, since it needs torch."""
+    from attncheck.core.claims import OperatorClaims
+    from attncheck.laws.registry import laws
+
+    (*found,) = [entry for entry in laws() if entry.id == name]
+    told = []
+    for entry in found:
+        first = entry.needs(OperatorClaims())
+        when = f"tried where claimed: without any claims, {first}" if first else "tried on every operator"
+        told.append(f"{entry.id}: law of operators, family {entry.family}\n\n{inspect.getdoc(entry.check)}\n\n{when}")
+    return told
 
 
 def _entry(noun: str, entry: Entry) -> str:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from attncheck.cli import app, main
 from attncheck.cli.explain import argument_lines
 from attncheck.cli.schema import DEFAULT, schema_text
+from attncheck.core.errors import AttncheckError
 from attncheck.core.expectation import EXPECTATIONS
 from attncheck.engine.vocabulary import vocabulary
 
@@ -109,3 +110,26 @@ def test_cache_says_what_is_kept_and_removes_it(tmp_path: Path, monkeypatch: pyt
     assert run("cache") == (0, f"{tmp_path / 'measurements'}: 1 measurement, 0.0 MiB of at most 1\n")
     assert run("cache", "--clear")[1].endswith("removed 1\n")
     assert not list(place.iterdir())
+
+
+def test_laws_are_listed_with_their_sentences_and_explained() -> None:
+    from attncheck.laws.registry import laws
+
+    code, text = run("laws")
+    assert code == 0
+    for entry in laws():
+        assert f"  {entry.id}\n    {entry.sentence}\n" in text
+    _, masks = run("laws", "masks")
+    assert masks.startswith("masks:\n")
+    assert "reference-" not in masks
+    _, told = run("explain", "reference-dense_float64")
+    assert told.startswith("reference-dense_float64: law of operators, family reference\n\nThe output equals the claimed formula")
+    assert "claims.reference is not claimed" in told
+    with pytest.raises(AttncheckError, match="did you mean 'masks'"):
+        raise run_error("laws", "mask")
+
+
+def run_error(*arguments: str) -> BaseException:
+    error = CliRunner().invoke(app, list(arguments)).exception
+    assert error is not None
+    return error
