@@ -79,7 +79,7 @@ def test_a_wrong_kernel_fails_and_its_sound_twin_passes(acceptance: Acceptance, 
         assert became["nothing-from-the-future"] == "FAILED"
     # Rows that are not what ran measure nothing: the norm must not pass, and may not be said to be wrong either.
     assert became["norm-lies-between-uniform-and-one-key"] != "FAILED"
-    assert re.search(r"^error \S+ > \S+ at .*layer \d+, head \d+", text, flags=re.MULTILINE)
+    assert re.search(r"^kernel\.error \S+ > \S+ at .*layer \d+, head \d+", text, flags=re.MULTILINE)
     places = blamed(text)
     if fault == "loses-the-scale":
         assert {layer for layer, _ in places} == {LAYER}

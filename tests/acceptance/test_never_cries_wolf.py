@@ -113,4 +113,4 @@ def test_in_bfloat16_a_wrong_kernel_still_exceeds_that(acceptance: Acceptance, f
     acceptance.write("half.attn.yaml", f"attncheck: 1\n{subjects}{INPUTS}{kernel_error(SDPA_BFLOAT16)}")
     result = acceptance.run("half.attn.yaml")
     result.assert_outcomes(failed=1)
-    result.stdout.re_match_lines([r"error \S+ > \S+ at .*layer 1, head \d.*"])
+    result.stdout.re_match_lines([r"kernel.error \S+ > \S+ at .*layer 1, head \d.*"])
