@@ -49,10 +49,10 @@ def implementations() -> Iterator[str]:
     """Those of transformers that run here; a flash kernel that is not installed is left out."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    from attncheck.subjects.attention import _flash_installed
+    from attncheck.subjects.attention import flash_installed
 
     for name in ("eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()):
-        if "flash" not in name or (name in FLASH and _flash_installed(name)):
+        if "flash" not in name or (name in FLASH and flash_installed(name)):
             yield name
 
 

@@ -2,7 +2,8 @@
 
 Hashed by content: the model's and the input's files, the code of attncheck, torch and transformers, of the project and of every editable
 install, the place of every installed distribution, the machine, and the environment variables that libraries of numerics read. What
-cannot be known this way (a factory, an operator, a kernel that a conftest registered, a checkpoint's own code) is not cached at all.
+cannot be known this way (a factory, an operator, a kernel that was registered, a checkpoint's own code, and all that is measured once a
+module of the project is loaded, such as a conftest) is not cached at all.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ class Unknowable(Exception):
 def identity(pass_key: PassKey, root: Path, options: Mapping[str, Any]) -> str:
     """The hash of all that determines what a pass gives. `options` is what the command line adds. Raises Unknowable."""
     subject, feed = pass_key.subject, pass_key.input
+    own = loaded_code()
+    if own:
+        raise Unknowable(f"{own} is loaded: what code of the project reads, its own variables or files, cannot be known")
     if subject.attn_implementation not in IMPLEMENTATIONS:
         raise Unknowable(f"attn_implementation {subject.attn_implementation} is code that was registered")
     files = [*_files(_kind("subject", subject.kind), subject.content, root)]
@@ -58,6 +62,21 @@ def identity(pass_key: PassKey, root: Path, options: Mapping[str, Any]) -> str:
             "device": _device(subject.device),
         }
     )
+
+
+def loaded_code() -> str:
+    """The first loaded module that is neither installed, nor Python's, nor ours: a conftest may change any library, by any condition."""
+    ours, library = Path(__file__).resolve().parent.parent, Path(os.__file__).resolve().parent
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or name.partition(".")[0] in ("torch", "transformers"):
+            continue
+        place = Path(file).resolve()
+        if name == "__main__" and Path(file).absolute().parent == Path(sys.executable).absolute().parent:
+            continue  # the console script of an installed package
+        if not ({"site-packages", "dist-packages"} & set(place.parts) or {ours, library} & set(place.parents)):
+            return name
+    return ""
 
 
 def of_request(whole: str, request: Request) -> str:

@@ -162,7 +162,7 @@ def _earliest(found: Field, blamed: Mask, offenders: list[Offender]) -> list[str
     earliest: dict[str, Any] = {dim: first[dim] for dim in ("layer", "stack") if dim in first}
     if len(layers) < 2 or earliest.items() <= offenders[0].where.items():
         return []
-    return [f"the first to blame is {spell(earliest)}, of {len(layers)} layers"]
+    return [f"{len(layers)} layers are to blame, the first is {spell(earliest)}"]
 
 
 def _headline(found: Field, quantified: Quantified, offenders: list[Offender], quantity: str, case: Case, values: Floats) -> str:

@@ -92,9 +92,14 @@ def outside_window_mass(probe: Probe, *, window: int, cuts: Literal["staggered",
     """Mass on keys outside a sliding window, mean over queries; exactly 0 where the window is kept.
 
     `window` is the number of visible keys, the query's own included: keys at or before position i - window lie outside. The larger of
-    what the rows say and what the kernel showed for threshold columns, which are staggered as for `attention.future_mass`.
+    what the rows say and what the kernel showed for threshold columns, which are staggered as for `attention.future_mass`. Raises
+    MeasurementError for a window that leaves no key outside.
     """
     outside = probe.outside(window)
     if outside is None:
         raise MeasurementError(probe.context.unplaced or "a single key has no window")
+    keys = probe.context.keys
+    if not 1 <= window < keys:
+        empty = "none lies outside of it, so the claim says nothing"
+        raise MeasurementError(f"window {window} at {keys} keys: {empty}; allowed: 1 to {keys - 1}")
     return outside

@@ -24,6 +24,7 @@ class Controller:
         self.state = state
         self.results: list[dict[str, Any]] = []
         self.refused: list[dict[str, Any]] = []
+        self.unwritten = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         told = getattr(report, "attn", None)
@@ -45,7 +46,11 @@ class Controller:
             given = self.state.config.getoption("attn_json") is not None
             base = self.state.config.invocation_params.dir if given else self.state.config.rootpath
             folder = self.state.runs / self.state.run_name
-            write(base / target, self.results, folder, refused=self.refused, device=self.state.setting("device"))
+            try:
+                write(base / target, self.results, folder, refused=self.refused, device=self.state.setting("device"))
+            except OSError as error:  # the tests ran: their report must not be lost with the file
+                self.unwritten = f"--attn-json {target} could not be written: {error.strerror}"
+                session.exitstatus = session.exitstatus or pytest.ExitCode.INTERNAL_ERROR
         page = os.environ.get("GITHUB_STEP_SUMMARY")
         if page and (self.results or self.refused):
             from attncheck.engine.results import versions
@@ -55,6 +60,8 @@ class Controller:
                 file.write(summary(self.results, self.refused, versions()))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+        if self.unwritten:
+            terminalreporter.write_line(self.unwritten, red=True)
         for line, markup in self._baselines():
             terminalreporter.write_line(line, **markup)
         if os.environ.get("GITHUB_ACTIONS") == "true":

@@ -43,13 +43,13 @@ def require(implementation: str | None, model_class: Any, device: str) -> None:
         raise MeasurementError(
             f"{model_class.__name__} does not support attn_implementation {implementation!r}; allowed: {', '.join(supported(model_class))}"
         )
-    if flash and not _flash_installed(implementation):
+    if flash and not flash_installed(implementation):
         raise Unavailable(f"attn_implementation {implementation!r} is not installed", _INSTALL.get(implementation, "install its package"))
     if flash and device == "cpu":
         raise Unavailable(f"attn_implementation {implementation!r} needs a GPU, and the device is cpu", "--attn-device cuda")
 
 
-def _flash_installed(implementation: str) -> bool:
+def flash_installed(implementation: str) -> bool:
     from transformers import utils
 
     version = implementation.rpartition("_")[2]

@@ -45,7 +45,7 @@ def test_what_changes_behaviour_is_flagged_where_it_changed(acceptance: Acceptan
     assert "ERROR" not in found.values(), printed
     told = re.findall(r"^(?:frobenius_norm|entropy|sink_mass) change in tolerances \S+ > 1 at (.*?) \(", printed, flags=re.MULTILINE)
     assert told
-    first = re.findall(r"the first to blame is (layer \d)", printed) or told
+    first = re.findall(r"layers are to blame, the first is (layer \d)", printed) or told
     assert all(re.match(BEHAVIOUR[change], f"{where}, head" if "head" not in where else where) for where in {*told, *first}), printed
 
 

@@ -53,6 +53,8 @@ class Project:
         monkeypatch.setattr(measure, "measure", counted)
         monkeypatch.setenv("ATTNCHECK_CACHE", str(folder.parent / "cache"))
         monkeypatch.setenv("ATTNCHECK_CACHE_LIMIT", str(1 << 28))
+        # These tests are code of the project themselves.
+        monkeypatch.setattr(identity, "loaded_code", lambda: "")
         # Reading all of torch takes a second; the test on transformers' code reads it.
         monkeypatch.setattr(identity, "_trees", lambda root: [Path(root)])
         (folder / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 8)
@@ -258,6 +260,26 @@ def test_what_cannot_be_known_is_never_kept(project: Project, subject: SubjectDe
     assert cache is not None
     assert cache.keys(PassKey(CONFIG, WORDS), [ENTROPY], project.folder, {})
     assert cache.keys(PassKey(subject, WORDS), [ENTROPY], project.folder, {}) == {}
+
+
+LOADED = """
+import sys
+sys.path[:0] = sys.argv[1:]
+from attncheck.engine.identity import loaded_code
+import numpy, torch, transformers, xarray, attncheck.plugin
+before = loaded_code()
+import flagged
+print([before, loaded_code()])
+"""
+
+
+def test_once_code_of_the_project_is_loaded_nothing_is_kept(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conftest may change a library on a flag of its own: the hash of its text says nothing of the flag."""
+    (tmp_path / "flagged.py").write_text("import os\nBUG = os.environ.get('MYBUG')\n")
+    done = subprocess.run([sys.executable, "-c", LOADED, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['', 'flagged']"
+    monkeypatch.setattr(identity, "loaded_code", lambda: "conftest")
+    assert [project.hit(PassKey(CONFIG, WORDS)) for _ in range(2)] == [False, False]
 
 
 def test_a_project_of_too_many_files_is_not_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

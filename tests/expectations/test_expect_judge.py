@@ -58,11 +58,11 @@ def test_a_stack_is_named_where_it_tells_layers_apart() -> None:
 def test_the_first_layer_to_blame_is_told_where_it_is_not_the_worst() -> None:
     """A fault moves the input of every later layer, often by more than its own output."""
     found = data([[0.1, 0.2], [1.1, 0.3], [2.0, 5.0]], ("layer", "head"))
-    assert judge(case(demand=bound(at_most=1)), fetching(found)).observed[-1] == "the first to blame is layer 1, of 2 layers"
+    assert judge(case(demand=bound(at_most=1)), fetching(found)).observed[-1] == "2 layers are to blame, the first is layer 1"
     worst_first = data([[0.1, 0.2], [1.1, 6.0], [2.0, 5.0]], ("layer", "head"))
     only = data([[0.1, 0.2], [0.1, 0.3], [2.0, 5.0]], ("layer", "head"))
     for other in (worst_first, only):
-        assert "first to blame" not in " ".join(judge(case(demand=bound(at_most=1)), fetching(other)).observed)
+        assert "to blame" not in " ".join(judge(case(demand=bound(at_most=1)), fetching(other)).observed)
 
 
 def test_dims_come_in_one_order_whatever_the_measurement_has() -> None:

@@ -254,3 +254,10 @@ def test_what_a_kernel_makes_of_a_query_that_is_no_number_is_no_number(name: str
     valid = torch.tensor([[True] * 7 + [False] * 2])
     found = values(measured(call, name, valid=valid), name)
     assert found.isnan().tolist() == [[False, True]]
+
+
+@pytest.mark.parametrize("window", [-3, 0, 50, 500])
+def test_a_window_that_leaves_no_key_outside_is_no_claim(window: int) -> None:
+    request = ("attention.outside_window_mass", {"window": window})
+    with pytest.raises(MeasurementError, match=f"window {window} at 50 keys: none lies outside.*allowed: 1 to 49"):
+        values(measured(kernels.call(), request), request[0])

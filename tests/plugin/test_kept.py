@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from attncheck.engine import identity
+
 if TYPE_CHECKING:
     from conftest import Project
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 def test_a_second_run_measures_nothing_and_says_so(project: Project, workers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNCHECK_CACHE", str(project.pytester.path / "cache"))
     monkeypatch.setenv("ATTNCHECK_CACHE_LIMIT", str(1 << 28))
+    monkeypatch.setattr(identity, "loaded_code", lambda: "")  # in this process the tests are loaded; a worker has its own
     project.spec("x.attn.yaml", f"rows: {{{project.holds}}}\nlow: {{{project.fails}}}")
     first = project.run("--attn-spec", "x.attn.yaml", *workers)
     first.assert_outcomes(passed=1, failed=1)
@@ -23,3 +26,14 @@ def test_a_second_run_measures_nothing_and_says_so(project: Project, workers: tu
     again = project.run("--attn-spec", "x.attn.yaml", "--attn-no-cache", *workers)
     again.assert_outcomes(passed=1, failed=1)
     again.stdout.no_fnmatch_line("*kept from earlier runs*")
+
+
+def test_with_a_conftest_everything_is_measured_anew(project: Project, workers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNCHECK_CACHE", str(project.pytester.path / "cache"))
+    monkeypatch.setenv("ATTNCHECK_CACHE_LIMIT", str(1 << 28))
+    project.write("conftest.py", "import os")
+    project.spec("x.attn.yaml", f"rows: {{{project.holds}}}")
+    for _ in range(2):
+        result = project.run("--attn-spec", "x.attn.yaml", *workers)
+        result.assert_outcomes(passed=1)
+        result.stdout.no_fnmatch_line("*kept from earlier runs*")

@@ -113,3 +113,14 @@ def test_nothing_but_results_is_printed_when_nobody_watches(project: Project) ->
     result = project.run("--attn-spec", "-q")
     assert result.outlines[0].startswith(".")
     result.stdout.no_fnmatch_line("*measuring*")
+
+
+def test_a_file_that_cannot_be_written_does_not_cost_the_report(project: Project) -> None:
+    project.write("taken/x", "")
+    project.spec("specs/x.attn.yaml", f"p: {{{project.holds}}}\nq: {{{project.fails}}}")
+    result = project.run("--attn-spec", "--attn-json", "taken")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["entropy * > 0.01 *", "--attn-json taken could not be written: *"])
+    assert "Traceback" not in result.stdout.str()
+    passing = project.run("--attn-spec", "-k", "p and not q", "--attn-json", "taken")
+    assert passing.ret != 0, "a gate whose file is missing has not passed"
