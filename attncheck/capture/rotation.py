@@ -7,13 +7,15 @@ what went in, what came out. Where the queries of a call are what came out, the 
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -140,9 +142,9 @@ def watching_rotations(model: nn.Module) -> Iterator[RotationWatch]:
         wrapped: dict[int, Any] = {}
         for holder, name, function in list(_functions(model)):
             replacement = wrapped.setdefault(id(function), _watched(function, watch))
-            static = isinstance(holder, type) and isinstance(vars(holder).get(name), staticmethod)
-            stack.callback(setattr, holder, name, vars(holder)[name])
-            setattr(holder, name, staticmethod(replacement) if static else replacement)
+            static = isinstance(holder, type) and isinstance(_names(holder).get(name), staticmethod)
+            stack.callback(_put, holder, name, _names(holder)[name])
+            _put(holder, name, staticmethod(replacement) if static else replacement)
         for module in model.modules():
             for name, value in list(vars(module).items()):
                 if id(value) in wrapped:
@@ -156,19 +158,40 @@ def watching_rotations(model: nn.Module) -> Iterator[RotationWatch]:
 
 
 def _functions(model: nn.Module) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """(module or class, name, function) of everything named like a function that applies rotations."""
+    """(globals of a module or class, name, function) of everything named like a function that applies rotations.
+
+    The globals are those that the classes' own methods read: sys.modules may hold another copy of their module by now.
+    """
     classes = {
         kind
         for module in model.modules()
         for kind in type(module).__mro__
         if kind.__module__.partition(".")[0] not in ("torch", "builtins")
     }
-    holders: list[Any] = [*{id(m): m for kind in classes if (m := sys.modules.get(kind.__module__)) is not None}.values(), *classes]
+    read = [vars(m) for kind in classes if (m := sys.modules.get(kind.__module__)) is not None]
+    read += [
+        method.__globals__
+        for kind in classes
+        for value in list(vars(kind).values())
+        if isinstance(method := inspect.unwrap(getattr(value, "__func__", value)), FunctionType)
+    ]
+    holders: list[Any] = [*{id(names): names for names in read}.values(), *classes]
     for holder in holders:
-        for name, value in list(vars(holder).items()):
+        for name, value in list(_names(holder).items()):
             function = value.__func__ if isinstance(value, staticmethod) else value
             if _APPLIES.search(name) and callable(function) and not isinstance(function, type):
                 yield holder, name, function
+
+
+def _names(holder: Any) -> Mapping[str, Any]:
+    return holder if isinstance(holder, dict) else vars(holder)
+
+
+def _put(holder: Any, name: str, value: Any) -> None:
+    if isinstance(holder, dict):
+        holder[name] = value
+    else:
+        setattr(holder, name, value)
 
 
 def _watched(function: Callable[..., Any], watch: RotationWatch) -> Callable[..., Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from importlib.metadata import distribution
 from typing import Any
 
@@ -224,6 +226,17 @@ def test_expected_scores_of_models_against_their_own_projections(name: str, vari
             assert found[0, h, 4:30] == pytest.approx(made, rel=2e-4)
             assert np.isnan(np.delete(found[0, h], np.arange(4, 30))).all()
             assert found[0, h, 4:30].sum() == pytest.approx(1)
+
+
+def test_a_second_copy_of_a_models_module_hides_no_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The class reads the module that it was defined in, which may be another than the one that sys.modules holds."""
+    name = "transformers.models.qwen3.modeling_qwen3"
+    importlib.import_module(name)
+    assert transformers.Qwen3ForCausalLM
+    monkeypatch.delitem(sys.modules, name)
+    second = importlib.import_module(name)
+    monkeypatch.setitem(sys.modules, name, second)
+    test_expected_scores_of_models_against_their_own_projections("qwen3, queries normed", next(iter(VARIANTS)))
 
 
 def test_observed_scores_against_the_weights_that_the_model_returns() -> None:
