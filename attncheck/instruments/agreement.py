@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,18 +16,61 @@ if TYPE_CHECKING:
     from attncheck.instruments.context import CallContext
 
 DISAGREEMENT = {torch.float64: 2e-3, torch.float32: 2e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
-"""Past this difference on +-1 columns the rows are not what ran: rounding reaches 1e-5 in float32 and 4e-3 in bfloat16.
+"""Past this difference the rows are not what ran: rounding reaches 1e-5 in float32; in bfloat16 4e-3 on +-1 columns and 7e-3 on values.
 
 A kernel that rounds its scores to half precision (eager) is further off where scores are large: see `_rounding_of_scores`.
 """
+
+UNEVEN = {torch.float64: 2e-3, torch.float32: 2e-3, torch.bfloat16: 2**-5, torch.float16: 2**-7}
+"""Past this difference between two answers of one kernel its columns are not treated alike. Its scores round alike in both."""
 
 SUSPICIOUS = {torch.float64: 1e-6, torch.float32: 1e-4}
 """Past this difference zero-mass claims are asked for at every threshold; in half precision, past `DISAGREEMENT`."""
 
 
-def limit(call: AttentionCall) -> float:
-    """Difference on +-1 columns that rounding explains. Autocast may take float32 values and return less."""
-    return max(DISAGREEMENT.get(dtype, 0.1) for dtype in (call.value.dtype, call.output.dtype))
+SIGNS = 2
+"""Combinations of a value's columns that are held against the output. One alone misses two faults of opposite sign half of the time."""
+
+
+def column_signs(call: AttentionCall) -> Tensor:
+    """float32 [d_v, SIGNS] of +-1, the same for every run of the same call."""
+    generator = torch.Generator().manual_seed(20240611 + 7919 * call.layer)
+    signs = torch.randint(0, 2, (call.value.shape[-1], SIGNS), generator=generator, dtype=torch.int8) * 2 - 1
+    return signs.to(call.value.device, torch.float32)
+
+
+def combine(call: AttentionCall, keys: int) -> Tensor | None:
+    """[B, kv_heads, keys, SIGNS + 1]: the call's values under `column_signs`, then their sizes: the largest of those and their norms.
+
+    A product A V is checked without forming it: (A V) r = A (V r) for any r (Freivalds). All columns of the values take part, so that a
+    kernel which is right where it is asked and wrong in other columns does not pass. None for an output of another width.
+    """
+    if call.output.shape[-1] != call.value.shape[-1]:
+        return None
+    value = call.value[:, :, :keys].float()
+    signed, norm = value @ column_signs(call), torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+    return torch.cat([signed, torch.maximum(norm, signed.abs().amax(-1, keepdim=True))], -1)
+
+
+def own_error(call: AttentionCall, combined: Tensor) -> Tensor:
+    """[B, H, N]: how far the kernel's output is from A V under `column_signs`, in units of A times the values' sizes.
+
+    Weights that are off by a share are off by at most that share here, as on +-1 columns.
+
+    `combined` [B, H, N, SIGNS + 1] are the exact weights times `combine`. 0 where values that are no numbers leave nothing to compare;
+    infinite where the output alone is none.
+    """
+    expected, size = combined[..., :-1].float(), combined[..., -1].float()
+    answered = call.output.float() @ column_signs(call)
+    smallest = torch.finfo(call.output.dtype).tiny
+    apart = (expected - answered).abs().amax(-1) / size.clamp(min=smallest)
+    comparable = combined.isfinite().all(-1)
+    return torch.where(comparable, torch.where(apart.isfinite(), apart, torch.inf), 0.0)
+
+
+def limit(call: AttentionCall, limits: Mapping[torch.dtype, float] = DISAGREEMENT) -> float:
+    """Difference that rounding explains. Autocast may take float32 values and return less."""
+    return max(limits.get(dtype, 0.1) for dtype in (call.value.dtype, call.output.dtype))
 
 
 def suspicious(call: AttentionCall, error: Tensor) -> bool:
@@ -35,39 +79,88 @@ def suspicious(call: AttentionCall, error: Tensor) -> bool:
     return float(error.max()) > SUSPICIOUS.get(dtype, DISAGREEMENT.get(dtype, 0.1))
 
 
-def disagreement(call: AttentionCall, error: Tensor, layer: int, batch: int) -> MeasurementError | None:
-    """Why this call's rows describe another attention than the one that ran, from the kernel's error [B, H]; None where they do not."""
-    worst, allowed = float(error.max()), limit(call)
-    if worst <= allowed:
+def disagreement(context: CallContext, asked: Tensor, own: Tensor, layer: int) -> MeasurementError | None:
+    """Why this call's rows describe another attention than the one that ran; None where they do not.
+
+    `asked`, `own` [B, H, N]: what the two differ by on +-1 columns, and on the call's own values.
+    """
+    call = context.call
+    found = _past_rounding(context, torch.maximum(asked, own))
+    if found is None:
         return None
-    sample, head = divmod(int(error.argmax()), error.shape[1])
-    allowed += rounding_of_scores(call, sample, head)
-    if worst <= allowed:
-        return None
-    at = f"layer {layer}, head {head}" + (f", sample {sample}" if batch > 1 else "") + f" ({call.path}, {call.implementation})"
+    sample, head, worst, allowed = found
+    at = _at(context, layer, sample, head)
     broken = [name for name in ("query", "key", "scores") if not finite(getattr(call, name))]
     if broken:
         return MeasurementError(f"the {broken[0]} holds values that are not numbers, so its attention is none: at {at}")
+    on = "values of +-1" if worst == _largest(asked) else "its own values, in units of their size"
     return MeasurementError(
-        f"the kernel does not apply the attention that its query, key and mask define: at {at} the two differ by {worst:.3g} on values of "
-        f"+-1 (rounding stays below {allowed:g}); exact rows would describe another attention than the one that ran. See `kernel.error`"
+        f"the kernel does not apply the attention that its query, key and mask define: at {at} the two differ by {worst:.3g} on {on} "
+        f"(rounding stays below {allowed:g}); exact rows would describe another attention than the one that ran. See `kernel.error`"
     )
 
 
-def nonlinearity(context: CallContext, checked: Tensor, answered: Tensor) -> MeasurementError | None:
+def uneven(context: CallContext, combined: Tensor, unconfirmed: Tensor, layer: int, *, signed: bool) -> MeasurementError | None:
+    """Why a kernel's answers in the columns that were asked say nothing of the others; None where its output bears them out.
+
+    `combined` [B, H, N, SIGNS + 1] are the kernel's own answers to `combine`, so that no exact rows are needed. `unconfirmed` rows
+    [B, H, N] are no numbers. Where weights may be `signed`, sizes may cancel in a row, and the largest of the head is taken.
+    """
+    if signed:
+        combined = torch.cat([combined[..., :-1], combined[..., -1:].abs().amax(-2, keepdim=True).expand_as(combined[..., -1:])], -1)
+    counted = context.counts[:, None, :] & ~unconfirmed
+    error = torch.where(counted, own_error(context.call, combined), 0.0)
+    worst, allowed = _largest(error), limit(context.call, UNEVEN)
+    if worst <= allowed:
+        return None
+    sample, head = _where(error)
+    return MeasurementError(
+        f"the kernel does not treat all columns of its values alike: at {_at(context, layer, sample, head)} sums over the columns of its "
+        f"output differ from its answer to the same sums of its values by {worst:.3g} of their size (rounding stays below {allowed:g}). "
+        "What it says of the columns that were asked is not true of the others. See `kernel.error`"
+    )
+
+
+def _past_rounding(context: CallContext, error: Tensor) -> tuple[int, int, float, float] | None:
+    """(sample, head, error, what rounding explains) of the largest error [B, H, N], where it is more than that."""
+    worst, allowed = _largest(error), limit(context.call)
+    if worst <= allowed:
+        return None
+    sample, head = _where(error)
+    allowed += rounding_of_scores(context.call, sample, head)
+    return None if worst <= allowed else (sample, head, worst, allowed)
+
+
+def _largest(error: Tensor) -> float:
+    return float(error.nan_to_num(nan=torch.inf).max())
+
+
+def _where(error: Tensor) -> tuple[int, int]:
+    return divmod(int(error.nan_to_num(nan=torch.inf).amax(-1).argmax()), error.shape[1])
+
+
+def _at(context: CallContext, layer: int, sample: int, head: int) -> str:
+    call = context.call
+    return f"layer {layer}, head {head}" + (f", sample {sample}" if context.batch > 1 else "") + f" ({call.path}, {call.implementation})"
+
+
+def nonlinearity(context: CallContext, asked: Tensor, own: Tensor) -> MeasurementError | None:
     """Weights that were read off with identity values are weights only if the kernel is linear in its values; None where it is.
 
-    `checked` are the weights times the +-1 columns, `answered` the kernel's own output for them, [B, H, N, c] both.
+    `asked` [B, H, N]: by how much the kernel's answers to +-1 columns differ from the weights times them; `own`: its output from the
+    weights times its own values.
     """
-    counted = context.counts[:, None, :]
-    apart = torch.where(counted, (checked.float() - answered).abs().amax(-1), 0.0)
-    size = torch.where(counted, answered.abs().amax(-1), 0.0)
-    worst = float(apart.max())
-    if worst <= limit(context.call) * max(1.0, float(size.max())):
+    assert context.kernel_weights is not None
+    size = torch.where(context.counts[:, None, :], context.kernel_weights.abs().sum(-1).float(), 0.0)
+    apart, allowed = torch.maximum(asked / size.clamp(min=1), own), limit(context.call)
+    if _largest(apart) <= allowed:
         return None
+    sample, head = _where(apart)
+    at = f"head {head}" + (f", sample {sample}" if context.batch > 1 else "")
     return MeasurementError(
-        f"{context.call.path}: the operator is not linear in its values, so it has no attention matrix: on values of +-1 its output "
-        f"and its weights (read off with identity values) times those values differ by {worst:.3g}"
+        f"{context.call.path}: the output is not weights times values: at {at} it differs by {_largest(torch.maximum(asked, own)):.3g} "
+        f"from the weights (read off with identity values) times the values; rounding stays below {allowed:g}. The operator is not linear "
+        "in its values, treats their columns differently or takes those of another head, so it has no attention matrix"
     )
 
 

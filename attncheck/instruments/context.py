@@ -37,6 +37,8 @@ class CallContext:
     """Why exact rows of this call would describe another attention than the one that ran."""
     checks: Tensor | None = None
     """[B, kv_heads, M, c]: the random +-1 columns that the kernel was given as well."""
+    combined: Tensor | None = None
+    """[B, kv_heads, M, s + 1]: the call's own values under s random signs over their columns, and their sizes; see `agreement`."""
     kernel_weights: Tensor | None = None
     """[B, H, N, M]: weights that the kernel itself gave; rows are read from them instead of from query and key."""
     column_names: tuple[str, ...] = field(default=("ones", "first", "first_four", "position"), repr=False)
@@ -157,13 +159,14 @@ class CallContext:
         return self.visibility.only_past and self.kernel_weights is None
 
     def columns(self, batch: int, kv_head: int, dtype: torch.dtype) -> Tensor:
-        """[M, 4 + c]: the fixed key vectors of `column_names`, then the check columns of this key-value head; anew at each call."""
+        """[M, 4 + c + s + 1]: the fixed key vectors of `column_names`, then this head's `checks` and `combined`; anew at each call."""
         position = self.key_positions[batch]
         counted = self.key_counts[batch]
         fixed = torch.stack(
             [torch.ones_like(position), (position == 0) & counted, (position >= 0) & (position < 4) & counted, position], -1
         ).to(dtype)
-        return fixed if self.checks is None else torch.cat([fixed, self.checks[batch, kv_head].to(dtype)], -1)
+        more = [part[batch, kv_head].to(dtype) for part in (self.checks, self.combined) if part is not None]
+        return torch.cat([fixed, *more], -1)
 
     def weights(self, batch: int, head: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """[N, M] exact weights of one head. Raises MeasurementError past DENSE_LIMIT."""

@@ -33,6 +33,14 @@ def staggered(count: int, neighbours: int, first: int) -> list[int]:
     return [(number * stride) % neighbours for number in range(first, first + min(count, neighbours))]
 
 
+def _room(taken: int, width: int, wanted: int) -> int:
+    """Columns left in the last call for `taken` columns, all of which cost nothing more; of one more call where they are too few."""
+    left = -taken % width
+    while left < wanted:
+        left += width
+    return left
+
+
 @dataclass
 class ProbeRequest:
     """What is to be packed beside the row sums and fixed masses."""
@@ -85,6 +93,8 @@ class Probe:
     """By window, the same for keys that lie outside of it; empty where a call has no positions."""
     checked: Tensor
     """[B, H, N, c]: the +-1 columns through the kernel."""
+    combined: Tensor | None
+    """[B, H, N, s + 1]: the call's own values under random signs over their columns, each as one column through the kernel."""
     signs: Tensor | None
     """[B, H, N, m]."""
     sign_columns: Tensor | None
@@ -149,6 +159,8 @@ class Prober:
         packed = [torch.stack([column.to(dtype) for column in fixed], -1)]
         checks = context.checks if context.checks is not None else self.prepare(context)
         packed.append(checks)
+        if context.combined is not None:
+            packed.append(context.combined.to(dtype))
         sign_columns = self.check_columns(context, request.signs, salt=1) if request.signs else None
         if sign_columns is not None:
             packed.append(sign_columns)
@@ -156,11 +168,12 @@ class Prober:
         taken = sum(part.shape[-1] for part in packed)
         ahead = behind = None
         if request.future is not None and keys > 1 and not context.unplaced:
-            room = max(4, (-taken) % width or width) // (2 if request.windows else 1)
-            ahead = self._thresholds(context, "future", keys - 1 if request.future == "all" else room)
+            room = _room(taken, width, 8 if request.windows else 4)
+            cuts = keys - 1 if request.future == "all" else room // 2 if request.windows else room
+            ahead = self._thresholds(context, "future", cuts)
             packed.append((position[..., None] > ahead[:, :, None, :].to(device)).to(dtype))
         if request.windows and keys > 1 and not context.unplaced:
-            room = max(4, (-sum(part.shape[-1] for part in packed)) % width or width)
+            room = _room(sum(part.shape[-1] for part in packed), width, 4)
             behind = self._thresholds(context, "outside_window", keys - 1 if request.window_cuts == "all" else room)
             packed.append((position[..., None] <= behind[:, :, None, :].to(device)).to(dtype))
 
@@ -168,6 +181,7 @@ class Prober:
         sizes = [part.shape[-1] for part in packed]
         parts = list(torch.split(answer, sizes, -1))
         masses, checked = parts.pop(0), parts.pop(0)
+        combined = parts.pop(0) if context.combined is not None else None
         signs = parts.pop(0) if sign_columns is not None else None
         future = self._leak(context, parts.pop(0), ahead) if ahead is not None else None
         outside = {window: self._leak(context, parts[0], behind, window) for window in request.windows} if behind is not None else {}
@@ -180,6 +194,7 @@ class Prober:
             future=future,
             outside_window=outside,
             checked=checked,
+            combined=combined,
             signs=signs,
             sign_columns=sign_columns,
         )

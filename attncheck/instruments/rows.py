@@ -73,7 +73,14 @@ class Tile:
     @property
     def check(self) -> Tensor:
         """[rows, c]: the weights times the random +-1 columns that the kernel gets as well."""
-        return self._dots[:, len(self.context.column_names) :]
+        first, checks = len(self.context.column_names), self.context.checks
+        return self._dots[:, first : first + (0 if checks is None else checks.shape[-1])]
+
+    @property
+    def combined(self) -> Tensor:
+        """[rows, s + 1]: the weights times the call's own values under s random signs over their columns, and times their sizes."""
+        checks = self.context.checks
+        return self._dots[:, len(self.context.column_names) + (0 if checks is None else checks.shape[-1]) :]
 
     @cached_property
     def sink_share(self) -> Tensor:
@@ -197,6 +204,12 @@ class WeightTile(Tile):
         super().__init__(*arguments)
         self.exponentials = weights
         self.total = torch.ones_like(weights[:, 0])
+
+    @property
+    def combined(self) -> Tensor:
+        # Weights without softmax may be negative: sizes must not cancel.
+        sizes: Tensor = self.exponentials.abs() @ self._columns[self.key_slice, -1:]
+        return torch.cat([super().combined[:, :-1], sizes], -1)
 
 
 def tiles(

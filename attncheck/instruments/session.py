@@ -145,10 +145,12 @@ class Session:
         probing = call.replay is not None and (self.check_kernel or bool(self.by_reads.get("probe")))
         if probing:
             self.prober.prepare(context)
+        # Under dropout the kernel applies other weights than the rows, on purpose.
+        if (self.check_kernel or probing) and not call.dropout:
+            context.combined = agreement.combine(call, context.keys)
         walked = self._walk(context, result)
         probe = self._probe(context, result, walked) if probing else None
-        if result.kernel_error is not None:
-            self._blame(context, agreement.disagreement(call, result.kernel_error, result.layer, context.batch))
+        self._compare(context, result, walked, probe)
         for want in self.by_reads.get("probe", ()):
             if probe is None:
                 self._fault(want, NotObservable(f"{call.path}: the kernel cannot be asked: {call.replay_refused or 'unknown kernel'}"))
@@ -179,6 +181,8 @@ class Session:
         kept: dict[str, Tensor] = {"row_sum": torch.zeros(shape, dtype=self.dtype, device=device)}
         if context.checks is not None:
             kept["check"] = torch.zeros(*shape, context.checks.shape[-1], dtype=self.dtype, device=device)
+        if context.combined is not None:
+            kept["combined"] = torch.zeros(*shape, context.combined.shape[-1], dtype=self.dtype, device=device)
         for name in extras:
             kept[name] = torch.zeros(shape, dtype=self.dtype, device=device)
         per_row = {want.request.key: torch.zeros(shape, dtype=self.dtype, device=device) for want in rows}
@@ -201,6 +205,8 @@ class Session:
             kept["row_sum"][place] = tile.row_sum
             if context.checks is not None:
                 kept["check"][place] = tile.check
+            if context.combined is not None:
+                kept["combined"][place] = tile.combined
             for name, limits in extras.items():
                 if not context.unplaced and (name != "future" or not context.only_past):
                     kept[name][place] = tile.beyond(*limits)
@@ -234,21 +240,42 @@ class Session:
             for want in self.by_reads.get("probe", ()):
                 self._fault(want, error)
             return None
-        # Under dropout the kernel applies other weights than the rows, on purpose.
-        if "check" in walked and not context.call.dropout:
-            checked = walked["check"]
-            if context.kernel_weights is not None:
-                self._blame(context, agreement.nonlinearity(context, checked, probe.checked))
-                checked = self._formula_checks(context)
-            probe.error = (checked.float() - probe.checked).abs().amax(-1)
-            counted = torch.where(context.counts[:, None, :], probe.error, 0.0)
-            if context.kernel_weights is None:
-                result.kernel_error = counted.nan_to_num(nan=float("inf")).amax(-1)
-                # Some kernels give 0 for a row of NaN scores: what the rows could not confirm must not pass for a number.
-                probe.void(probe.error.isnan())
-        self._refine(context, probe, result)
         probe.from_rows = {name: walked[name] for name in ("future", *map(beyond, self.prober.request.windows)) if name in walked}
         return probe
+
+    def _compare(self, context: CallContext, result: LayerResult, walked: Mapping[str, Tensor], probe: Probe | None) -> None:
+        """Hold kernel and exact rows against each other: on the columns that the kernel was given, and on the call's own values."""
+        if context.call.dropout or not walked:
+            return
+        asked, own = self._apart(context, walked, probe)
+        if context.kernel_weights is not None:
+            self._blame(context, agreement.nonlinearity(context, asked, own))
+        else:
+            result.kernel_error = torch.maximum(asked, own).nan_to_num(nan=float("inf")).amax(-1)
+            self._blame(context, agreement.disagreement(context, asked, own, result.layer))
+        if probe is None:
+            return
+        probe.error = torch.maximum(asked, own)
+        if context.kernel_weights is None:
+            # Some kernels give 0 for a row of NaN scores: what the rows could not confirm must not pass for a number.
+            probe.void(probe.error.isnan())
+        elif any(want.request.name == "kernel.error" for want in self.by_reads.get("probe", ())):
+            probe.error = torch.maximum(*self._apart(context, self._by_formula(context), probe))
+        self._refine(context, probe, result)
+        if probe.combined is not None:
+            signed = self.kernel_rows or context.call.rows_from_kernel
+            self._uneven(context, agreement.uneven(context, probe.combined, asked.isnan(), result.layer, signed=signed))
+
+    def _apart(self, context: CallContext, walked: Mapping[str, Tensor], probe: Probe | None) -> tuple[Tensor, Tensor]:
+        """[B, H, N] each, 0 in rows that do not count: kernel against rows on the +-1 columns, and on the call's own values."""
+        call = context.call
+        asked = own = torch.zeros(call.query.shape[:3], device=call.query.device)
+        counted = context.counts[:, None, :]
+        if probe is not None and "check" in walked:
+            asked = torch.where(counted, (walked["check"].float() - probe.checked).abs().amax(-1), asked)
+        if "combined" in walked:
+            own = torch.where(counted, agreement.own_error(call, walked["combined"]), own)
+        return asked, own
 
     def _refine(self, context: CallContext, probe: Probe, result: LayerResult) -> None:
         """A call whose kernel is off is asked for every threshold: a leak in one head alone may lie between its staggered ones."""
@@ -260,17 +287,30 @@ class Session:
             for window, shown in probe.outside_window.items():
                 probe.outside_window[window] = torch.maximum(shown, self.prober.every_threshold(context, window))
 
-    def _formula_checks(self, context: CallContext) -> Tensor:
-        """The check columns by softmax of the declared arguments, for a kernel whose rows were read off itself."""
-        call = context.call
-        formula = replace(context, kernel_weights=None)
-        made = torch.zeros(*call.query.shape[:3], self.prober.request.checks, dtype=self.dtype, device=call.query.device)
-        if any(want.request.name == "kernel.error" for want in self.by_reads.get("probe", ())):
-            for tile in tiles(formula, self.dtype):
-                made[tile.batch, tile.head, tile.rows] = tile.check
+    def _by_formula(self, context: CallContext) -> dict[str, Tensor]:
+        """What the rows say by softmax of the declared arguments, for a kernel whose rows were read off itself."""
+        formula = replace(context, kernel_weights=None, fault=None)
+        shape = context.call.query.shape[:3]
+        made = {
+            name: torch.zeros(*shape, part.shape[-1], dtype=self.dtype, device=context.call.query.device)
+            for name, part in (("check", context.checks), ("combined", context.combined))
+            if part is not None
+        }
+        for tile in tiles(formula, self.dtype):
+            for name, kept in made.items():
+                kept[tile.batch, tile.head, tile.rows] = getattr(tile, name)
         return made
 
-    def _blame(self, context: CallContext, error: MeasurementError | None) -> None:
+    def _uneven(self, context: CallContext, error: MeasurementError | None) -> None:
+        """What a kernel says of a few columns is no answer where it treats others differently; `kernel.error` tells."""
+        if error is None:
+            return
+        self._blame(context, context.fault or error)
+        for want in self.by_reads.get("probe", ()):
+            if want.request.name != "kernel.error":
+                self._fault(want, error)
+
+    def _blame(self, context: CallContext, error: AttncheckError | None) -> None:
         """Rows that are not what the kernel applied measure nothing: what reads them errs, and `kernel.error` tells."""
         if error is None:
             return

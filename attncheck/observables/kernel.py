@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 def kernel_error(probe: Probe) -> Tensor:
     """Largest difference between the model's kernel and exact rows, on the model's own activations.
 
-    max over queries and 8 random columns z of +-1 of |kernel(q, k, z) - A z|, where A is computed in float32 from the q, k, mask, scale,
-    softcap, bias and sinks that the kernel was given. A key too many or too few, a lost scale, dropped mass: each moves A z. About 1e-6
-    in float32; of the order of the dtype's rounding (2^-8) in bfloat16.
+    max over queries of |kernel(q, k, z) - A z| for 8 random columns z of +-1, and of |O r - A (V r)| / A s for the call's own output O
+    and values V and 2 random r of +-1 over the columns of a value, s being the larger of |V r| and |V|: A V is checked without forming it
+    (Freivalds), and no column of the output is left out. A is computed in float32 from the q, k, mask, scale, softcap, bias and sinks that
+    the kernel was given. A key too many or too few, a lost scale, dropped mass, a column of the values lost: each moves one of the two.
+    About 1e-6 in float32; up to 2^-7 in bfloat16, where the output's rounding adds up over its columns.
     """
     if probe.error is None:
         raise MeasurementError("no exact rows to hold against this kernel")

@@ -76,6 +76,24 @@ def drops_one_percent_of_a_key(
     return output, weights
 
 
+def halves_the_last_columns(kernel: Kernel, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **named: Any) -> Any:
+    """The second half of one head's output is half of what it should be: right in the columns of a value that come first."""
+    head = named.pop("head")
+    output, weights = kernel(module, query, key, value, mask, **named)
+    output = output.clone()
+    output[:, :, head, output.shape[-1] // 2 :] *= 0.5
+    return output, weights
+
+
+def forgets_the_last_column(kernel: Kernel, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **named: Any) -> Any:
+    """A loop over blocks of columns that leaves the remainder out."""
+    head = named.pop("head")
+    output, weights = kernel(module, query, key, value, mask, **named)
+    output = output.clone()
+    output[:, :, head, -1] = 0
+    return output, weights
+
+
 def reads_a_padded_key(kernel: Kernel, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **named: Any) -> Any:
     """One head of the last batch row reads the first of its padding keys."""
     head, seen = named.pop("head"), visible(module, query, key, mask)
@@ -126,6 +144,8 @@ FAULTS: dict[str, Fault] = {
         leaks_a_trace,
         drops_one_percent,
         drops_one_percent_of_a_key,
+        halves_the_last_columns,
+        forgets_the_last_column,
         reads_a_padded_key,
         loses_the_scale,
         takes_the_wrong_kv_head,

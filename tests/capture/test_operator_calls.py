@@ -108,7 +108,7 @@ def test_an_operator_that_is_not_linear_in_its_values_has_no_rows() -> None:
 
     session = measured(squashed, feed(), "attention.frobenius_norm", "attention.column_mass", "attention.effective_rank")
     for name in ("attention.frobenius_norm", "attention.column_mass", "attention.effective_rank"):
-        with pytest.raises(AttncheckError, match="not linear in its values, so it has no attention matrix"):
+        with pytest.raises(AttncheckError, match=r"at head .* not linear in its values"):
             kernels.values(session, name)
 
 
@@ -149,3 +149,17 @@ def test_an_operator_that_raises_or_returns_another_shape() -> None:
 def test_an_operator_that_returns_more_than_its_output() -> None:
     session = measured(lambda q, k, v: (polynomial(q, k, v), None), feed(), "attention.row_sum")
     assert not session.faults
+
+
+@pytest.mark.parametrize("operator", [polynomial, F.scaled_dot_product_attention])
+@pytest.mark.parametrize("queries", [20, 520])
+@pytest.mark.parametrize("column", [0, 5, 7, 8, 14, 15])
+def test_an_operator_that_loses_a_column_of_its_values(operator: Any, queries: int, column: int) -> None:
+    def broken(query: Tensor, key: Tensor, value: Tensor, **_: Any) -> Tensor:
+        output: Tensor = operator(query, key, value).clone()
+        output[..., column] = 0
+        return output
+
+    session = measured(broken, feed(queries, value_width=16), "attention.row_sum", "attention.frobenius_norm", "kernel.error")
+    assert {name.partition("{")[0] for name in session.faults} == {"attention.row_sum", "attention.frobenius_norm"}
+    assert float(kernels.values(session, "kernel.error").min()) > 0.03

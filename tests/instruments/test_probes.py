@@ -261,3 +261,74 @@ def test_a_window_that_leaves_no_key_outside_is_no_claim(window: int) -> None:
     request = ("attention.outside_window_mass", {"window": window})
     with pytest.raises(MeasurementError, match=f"window {window} at 50 keys: none lies outside.*allowed: 1 to 49"):
         values(measured(kernels.call(), request), request[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("column", range(40))
+def test_a_kernel_that_loses_one_column_of_the_values(column: int, dtype: torch.dtype) -> None:
+    """Whichever column it is: asked or not, of the last block or not."""
+    call = kernels.call(value_width=40, dtype=dtype)
+    sound = call.replay
+    assert sound is not None
+
+    def replay(other: Tensor) -> Tensor:
+        output = sound(other).clone()
+        output[:, 3, :, column] = 0
+        return output
+
+    call.replay, call.output = replay, replay(call.value)
+    session = measured(call, "kernel.error", "attention.row_sum", FUTURE, "attention.entropy")
+    error = values(session, "kernel.error")[0]
+    assert float(error[3]) > 0.05
+    assert float(error[[0, 1, 2, 4, 5]].max()) < (1e-5 if dtype == torch.float32 else 2**-7)
+    with pytest.raises(MeasurementError, match=r"at layer 0, head 3 "):
+        values(session, "attention.entropy")
+    for name in ("attention.row_sum", FUTURE):
+        with pytest.raises(MeasurementError, match=r"does not treat all columns of its values alike: at layer 0, head 3 "):
+            values(session, name)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("scale", "dtype"), [(1.0, torch.float32), (1e-30, torch.float32), (1e4, torch.float32), (1.0, torch.bfloat16)])
+def test_the_output_of_a_sound_kernel_is_within_rounding(seed: int, scale: float, dtype: torch.dtype) -> None:
+    """Values of any size, one key a thousand times the others', or 0, or all of them 0."""
+    call = kernels.call(batch=2, value_width=24, dtype=dtype, seed=seed, sharpness=4.0)
+    call.value *= scale
+    call.value[:, 0, 7] *= 1000
+    call.value[:, 1, 9] = 0
+    call.value[1] *= 0 if seed % 2 else 1
+    assert call.replay is not None
+    call.output = call.replay(call.value)
+    session = measured(call, "kernel.error", "attention.row_sum", "attention.entropy")
+    assert not session.faults
+    assert float(values(session, "kernel.error").max()) < (2e-5 if dtype == torch.float32 else 2**-7)
+
+
+def test_values_that_are_no_numbers_are_not_held_against_the_kernel() -> None:
+    """Its rows are what they are; that the output is no number is the values' doing."""
+    call = kernels.call()
+    call.value[0, 0, 20] = torch.nan
+    assert call.replay is not None
+    call.output = call.replay(call.value)
+    session = measured(call, "kernel.error", "attention.row_sum", "attention.entropy")
+    assert not session.faults
+    assert float(values(session, "kernel.error").max()) < 1e-5
+
+
+def test_an_output_that_is_no_number_while_the_values_are() -> None:
+    call = kernels.call()
+    call.output = call.output.clone()
+    call.output[0, 4, 30, 5] = torch.nan
+    session = measured(call, "kernel.error", "attention.entropy")
+    assert float(values(session, "kernel.error")[0, 4]) == torch.inf
+    with pytest.raises(MeasurementError, match=r"at layer 0, head 4 .*differ by .* on its own values"):
+        values(session, "attention.entropy")
+
+
+def test_a_kernel_that_cannot_run_again_is_held_against_its_output() -> None:
+    call = kernels.call()
+    call.replay, call.replay_refused = None, "it writes a cache"
+    assert not measured(call, "attention.entropy").faults
+    call.output = call.output * torch.tensor([1.0, 1, 1, 0.9, 1, 1])[None, :, None, None]
+    with pytest.raises(MeasurementError, match=r"at layer 0, head 3 .*differ by 0\.\d+ on its own values"):
+        values(measured(call, "attention.entropy"), "attention.entropy")

@@ -29,6 +29,7 @@ def attending(weights: Tensor, **options: object) -> kernels.AttentionCall:
     call.bias = weights.float().clamp(min=1e-38).log()[None, None]
     call.mask = (weights > 0)[None, None]
     call.replay = lambda other: (weights @ other.double()).float()
+    call.output = call.replay(call.value)
     return call
 
 
