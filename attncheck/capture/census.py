@@ -15,6 +15,8 @@ _ATTENTION = re.compile(r"Attention|Attn|MHA|MHSA")
 _NOT_SOFTMAX = re.compile(r"Linear|Delta|Lightning|Mamba|Rwkv|Retention|Hyena|Fourier|LSTM|TTT")
 _PARTS = ({"q", "wq", "query", "queries"}, {"k", "wk", "key", "keys"}, {"v", "wv", "value", "values"})
 _WORDS = {"q", "k", "v", "qk", "kv", "qkv", "wq", "wk", "wv", "wqkv", "query", "key", "value", "queries", "keys", "values"}
+_FUSED = {"qkv", "wqkv"}
+_NAMED_JUST_SO = re.compile(r"(Attention|Attn|MHA|MHSA)(\d?[dD])?$")
 SHOWN = 5
 
 
@@ -52,10 +54,14 @@ def check_census(model: nn.Module, observation: Observation, attention_layers: i
         raise NotObservable(_miscounted(seen, "attention_layers", attention_layers, silent, observation))
     if attention_layers is None and promised is not None and seen < promised:
         raise NotObservable(_miscounted(seen, "the model's config", promised, silent, observation))
+    settled = [name for name in silent if not any(text.startswith(f"{name}: ") for text in observation.doubtful)]
+    if attention_layers is not None and settled:
+        observation.notes.append(f"by `attention_layers` this is no attention, or none to be measured: {listed(settled)}")
     if attention_layers is None and silent:
         raise NotObservable(
-            f"attention ran that no route saw ({_others(seen)}): {listed(silent)}. If this is no softmax attention, say how many "
-            f"attention layers there are: `attention_layers: {seen}`"
+            f"attention ran that no route saw ({_others(seen)}): {listed(silent)}. If it is attention, let it call its operator through "
+            "`attncheck.variants.attend`; if it is none, or is not to be measured, say how many attention layers there are: "
+            f"`attention_layers: {seen}`"
         )
 
 
@@ -106,14 +112,22 @@ def _within(path: str, outer: str) -> bool:
 
 def like_attention(module: nn.Module) -> bool:
     """Whether a module is built like softmax attention: its class or a base of it is named so and it has a projection named like queries,
-    keys or values; or, whatever its name, it has one for each of the three."""
+    keys or values; its class is named just so and it has any projection; or, whatever its name, it has one for each of the three."""
     if other_mixer(module):
         return False
     own = [*(child for child, _ in module.named_children()), *(p for p, _ in module.named_parameters(recurse=False))]
     if not named_attention(module):
         words = {word for part in own for word in part.lower().split("_")}
-        return all(words & part for part in _PARTS)
+        return all(words & part for part in _PARTS) or bool(words & _FUSED) or "c_attn" in own
+    if _NAMED_JUST_SO.search(type(module).__name__) and any(map(_projects, module.children())):
+        return True
     return any(part in ("c_attn", "in_proj") or part.startswith("in_proj_") or _WORDS & set(part.lower().split("_")) for part in own)
+
+
+def _projects(module: nn.Module) -> bool:
+    """Whether it is a linear map or the like: no parts, and a weight of two dims or more."""
+    weight = getattr(module, "weight", None)
+    return next(module.children(), None) is None and getattr(weight, "ndim", 0) >= 2
 
 
 def other_mixer(module: nn.Module) -> bool:

@@ -160,6 +160,53 @@ def test_a_layer_without_a_softmax_is_known_by_its_name() -> None:
         observe(*stack(Attention(by_sigmoid), Attention(by_sigmoid)), lambda call: None, batch=2)
 
 
+def test_what_is_declared_no_attention_is_noted() -> None:
+    _, observation = observe(*stack(Attention(by_softmax), Attention(by_sigmoid)), lambda call: None, batch=2, attention_layers=1)
+    assert observation.notes == ["by `attention_layers` this is no attention, or none to be measured: layers.1"]
+
+
+@pytest.mark.parametrize("projection", ["qkv", "Wqkv", "to_qkv", "c_attn", "wqkv"])
+def test_a_layer_without_a_softmax_is_known_by_its_fused_projection(projection: str) -> None:
+    """Under any name of the class; that of a softmax layer beside it does no harm."""
+    model, arguments = stack(Mixer(by_softmax), Mixer(by_sigmoid))
+    for layer in model.layers:  # type: ignore[union-attr]
+        layer.register_module(projection, layer.qkv)
+        if projection != "qkv":
+            layer.__class__ = type("Layer", (Mixer,), {"qkv": property(lambda self: getattr(self, projection))})
+            del layer._modules["qkv"]
+    with pytest.raises(NotObservable, match=r"no route saw \(1 other call was\): layers\.1\. If it is attention, .*variants\.attend"):
+        observe(model, arguments, lambda call: None, batch=2)
+
+
+class SigmoidAttention(nn.Module):
+    """Named just so, with a projection whose name says nothing."""
+
+    def __init__(self, how: Any) -> None:
+        super().__init__()
+        self.c, self.how = nn.Linear(24, 72), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.c(x).unflatten(-1, (3, 4, 6)).permute(2, 0, 3, 1, 4)
+        return x + self.how(self, query, key, value).transpose(1, 2).flatten(2)
+
+
+class AttentionOutput(nn.Module):
+    """What follows attention is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(24, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.dense(x)  # type: ignore[no-any-return]
+
+
+def test_a_class_that_is_named_just_so_is_attention_whatever_its_projection_is_called() -> None:
+    with pytest.raises(NotObservable, match=r"no route saw \(1 other call was\): layers\.1"):
+        observe(*stack(SigmoidAttention(by_softmax), SigmoidAttention(by_sigmoid)), lambda call: None, batch=2)
+    assert run(*stack(SigmoidAttention(by_softmax), AttentionOutput())).observation.calls == ["layers.0"]
+
+
 class Gathering(nn.Module):
     """Named like nothing, with the three projections of attention."""
 
