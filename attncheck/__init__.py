@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from attncheck.core.errors import NotObservable as NotObservable
     from attncheck.core.errors import SpecError as SpecError
     from attncheck.core.errors import Unavailable as Unavailable
+    from attncheck.core.model_claims import ModelClaims as ModelClaims
     from attncheck.engine.check import check as check
     from attncheck.engine.observe import observe as observe
     from attncheck.laws.engine import verify as verify
+    from attncheck.laws.models.engine import verify_model as verify_model
 
 __version__ = "0.1.0"
 
@@ -21,12 +23,14 @@ _PUBLIC = {
     "AttentionWarning": "attncheck.core.errors",
     "AttncheckError": "attncheck.core.errors",
     "MeasurementError": "attncheck.core.errors",
+    "ModelClaims": "attncheck.core.model_claims",
     "NotObservable": "attncheck.core.errors",
     "SpecError": "attncheck.core.errors",
     "Unavailable": "attncheck.core.errors",
     "check": "attncheck.engine.check",
     "observe": "attncheck.engine.observe",
     "verify": "attncheck.laws.engine",
+    "verify_model": "attncheck.laws.models.engine",
 }
 """Public name -> module. Imported on first use: pytest loads this package in every project where it is installed."""
 

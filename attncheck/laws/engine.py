@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attncheck.core.claims import OperatorClaims
+from attncheck.core.model_claims import ModelClaims
 from attncheck.laws.example import Example, adversarial
 from attncheck.laws.registry import Law, LawViolation, NotApplicable
 from attncheck.laws.registry import laws as all_laws
 from attncheck.laws.search import drawn, shrunk
 from attncheck.laws.tensors import lines
 from attncheck.laws.trial import Trial
+
+if TYPE_CHECKING:
+    from attncheck.laws.models.example import ModelExample
+    from attncheck.laws.models.registry import ModelLaw
 
 ENOUGH = 14
 """A battery in which fewer laws applied has hardly tested anything, and says so."""
@@ -24,26 +29,28 @@ SWEEPS = 4
 
 @dataclass(frozen=True)
 class Outcome:
-    """One law on one operator: how many examples it held on, what broke it, or why it did not apply."""
+    """One law on one operator or model: how many examples it held on, what broke it, or why it did not apply."""
 
-    law: Law
+    law: Law | ModelLaw
     examples: int
     violation: str | None = None
-    example: Example | None = None
+    example: Example | ModelExample | None = None
     skipped: str | None = None
 
 
 @dataclass(frozen=True)
 class LawReport:
-    """What `verify` found. Truthy where no law was broken and enough of them applied."""
+    """What `verify` or `verify_model` found. Truthy where no law was broken and enough of them applied."""
 
     operator: str
-    claims: OperatorClaims
+    """Name of the operator, or of the model's class."""
+    claims: OperatorClaims | ModelClaims
     seed: int
     outcomes: list[Outcome] = field(repr=False)
+    least: int = ENOUGH
 
     @property
-    def violations(self) -> list[tuple[str, str, Example]]:
+    def violations(self) -> list[tuple[str, str, Example | ModelExample]]:
         """(law, message, smallest example)."""
         return [(o.law.id, o.violation, o.example) for o in self.outcomes if o.violation is not None and o.example is not None]
 
@@ -59,7 +66,7 @@ class LawReport:
 
     @property
     def enough(self) -> bool:
-        return len(self.ran) >= min(ENOUGH, len(self.outcomes))
+        return len(self.ran) >= min(self.least, len(self.outcomes))
 
     @property
     def passed(self) -> bool:
@@ -75,6 +82,8 @@ class LawReport:
         if not self.enough:
             parts.append(hardly(self))
         parts += [message for _, message, _ in self.violations]
+        if isinstance(self.claims, ModelClaims) and (left := self.claims.unclaimed()):
+            parts.append(f"not claimed, so not tested: {', '.join(left)}")
         if self.skipped:
             parts.append("did not apply:\n" + "\n".join(f"  {name}: {reason}" for name, reason in self.skipped))
         return "\n\n".join(parts)
@@ -87,14 +96,14 @@ def hardly(report: LawReport) -> str:
         reasons[reason] = reasons.get(reason, 0) + 1
     worst = "; ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items(), key=lambda item: -item[1])[:6])
     return (
-        f"HARDLY ANYTHING WAS TESTED: {len(report.ran)} of {len(report.outcomes)} laws applied, at least {ENOUGH} are wanted.\n"
-        f"Claim more of the operator; laws were left out because: {worst}"
+        f"HARDLY ANYTHING WAS TESTED: {len(report.ran)} of {len(report.outcomes)} laws applied, at least {report.least} are wanted.\n"
+        f"Claim more of the {'model' if isinstance(report.claims, ModelClaims) else 'operator'}; laws were left out because: {worst}"
     )
 
 
 def verify(
     operator: Callable[..., Any],
-    claims: OperatorClaims | Mapping[str, Any],
+    claims: OperatorClaims | ModelClaims | Mapping[str, Any],
     *,
     seed: int = 0,
     budget: float = 60.0,
@@ -104,7 +113,7 @@ def verify(
 ) -> LawReport:
     """Hold an attention operator against the laws that follow from its claims.
 
-    operator: any callable with the signature of scaled_dot_product_attention. seed: of every random number; the same seed repeats the
+    operator: any callable with the signature of scaled_dot_product_attention; a whole model, or claims of one, go to `verify_model`. seed: of every random number; the same seed repeats the
     run. budget: seconds, after which no new example begins; laws that saw none are reported as skipped. examples: how many are drawn
     by hypothesis after the adversarial ones. laws: names of laws or families, all by default. first: stop at the first violation.
     Raises ClaimError for claims that are unknown or contradictory, AttncheckError for an unknown law.
@@ -113,6 +122,11 @@ def verify(
 
     if budget <= 0:
         raise ValueError(f"budget: {budget}; allowed: seconds above 0")
+    if isinstance(claims, ModelClaims) or hasattr(operator, "save_pretrained"):
+        from attncheck.laws.models.engine import verify_model
+
+        model: Any = operator
+        return verify_model(model, claims, seed=seed, budget=budget, examples=examples, laws=laws, first=first)  # type: ignore[arg-type]
     known = OperatorClaims.of(claims)
     wanted = all_laws(list(laws) if laws is not None else None)
     end = time.monotonic() + budget

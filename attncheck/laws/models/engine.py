@@ -1,0 +1,132 @@
+"""`verify_model`: every law that the claims bring with them, on the adversarial examples first and then on drawn ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attncheck.core.model_claims import ModelClaims
+from attncheck.laws.engine import LawReport, Outcome
+from attncheck.laws.models.example import ModelExample, adversarial, drawn, fitted, smaller
+from attncheck.laws.models.inferred import inferred
+from attncheck.laws.models.registry import ModelLaw, model_laws
+from attncheck.laws.models.subject import Subject
+from attncheck.laws.models.trial import ModelTrial, lines
+from attncheck.laws.registry import LawViolation, NotApplicable
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ENOUGH = 8
+"""A battery in which fewer laws applied has hardly tested anything, and says so."""
+SHRINKING = 10.0
+"""Seconds for the way to a smaller example."""
+
+
+def verify_model(
+    model: nn.Module,
+    claims: ModelClaims | Mapping[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    budget: float = 120.0,
+    examples: int = 4,
+    laws: Sequence[str] | None = None,
+    first: bool = False,
+) -> LawReport:
+    """Hold a model against the laws that follow from what is claimed of it.
+
+    model: a PreTrainedModel or any module that takes `input_ids` or `pixel_values`; the laws work on a copy. claims: left out, they are
+    what the model's class and configuration declare; the report says which. seed: of every random number; the same seed repeats the run. budget: seconds, after which no new example begins; laws that saw none are reported as
+    skipped. examples: how many are drawn by hypothesis after the adversarial ones. laws: ids of laws or families ("model-cache").
+    first: stop at the first violation. Raises ClaimError for claims that are unknown or contradictory, AttncheckError for an unknown
+    law, MeasurementError for a model that cannot be copied or whose inputs cannot be made.
+    """
+    import torch
+
+    if budget <= 0:
+        raise ValueError(f"budget: {budget}; allowed: seconds above 0")
+    known = None if claims is None else ModelClaims.of(claims)
+    wanted = model_laws(list(laws) if laws is not None else None)
+    model_laws(list(known.exceptions) if known is not None else None)
+    end = time.monotonic() + budget
+    subject = Subject(model)
+    known = inferred(subject) if known is None else known
+    outcomes: dict[str, Outcome] = {}
+    applying = []
+    for law in wanted:
+        excepted = known.exceptions.get(law.id)
+        reason = f"claims.exceptions: {excepted}" if excepted else law.needs(known)
+        outcomes[law.id] = Outcome(law, 0, skipped=reason)
+        if reason is None:
+            applying.append(law)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for number, tried in enumerate((list(adversarial(known, subject, seed)), drawn(known, subject, seed, examples))):
+            for law in applying:
+                if outcomes[law.id].violation is None and not (law.once and number):
+                    chosen = tried[:1] if law.once else tried
+                    outcomes[law.id] = _held(law, subject, known, chosen, outcomes[law.id], end)
+                if first and outcomes[law.id].violation is not None:
+                    return LawReport(subject.name, known, seed, list(outcomes.values()), ENOUGH)
+    return LawReport(subject.name, known, seed, list(outcomes.values()), ENOUGH)
+
+
+def _held(law: ModelLaw, subject: Subject, claims: ModelClaims, examples: list[ModelExample], before: Outcome, end: float) -> Outcome:
+    """The law on these examples, added to what it did on others."""
+    count, reason = before.examples, before.skipped
+    for example in examples:
+        if time.monotonic() > end:
+            reason = reason or "the budget was spent before its turn"
+            break
+        trail: list[ModelExample] = []
+        try:
+            law.check(ModelTrial(subject, claims, example, trail))
+        except NotApplicable as skipped:
+            reason = reason or str(skipped)
+            continue
+        except LawViolation as violation:
+            smallest, told = _smallest(law, subject, claims, example, (trail[-1], violation), end)
+            return Outcome(law, count + 1, message(law, subject, smallest, told), smallest)
+        count += 1
+    return Outcome(law, count, skipped=None if count else reason or "no example")
+
+
+def _smallest(
+    law: ModelLaw, subject: Subject, claims: ModelClaims, example: ModelExample, failed: tuple[ModelExample, LawViolation], end: float
+) -> tuple[ModelExample, LawViolation]:
+    """The smallest example that greedy steps reach and that still fails, and what the law said of it."""
+    stop = min(end, time.monotonic() + SHRINKING)
+    seen, moved = {example}, not law.once
+    while moved:
+        moved = False
+        for candidate in smaller(example):
+            candidate = fitted(candidate, claims, subject)
+            if candidate in seen or time.monotonic() > stop:
+                continue
+            seen.add(candidate)
+            trail: list[ModelExample] = []
+            try:
+                law.check(ModelTrial(subject, claims, candidate, trail))
+            except LawViolation as found:
+                example, failed, moved = candidate, (trail[-1], found), True
+                break
+            except NotApplicable:
+                pass
+    return failed
+
+
+def message(law: ModelLaw, subject: Subject, example: ModelExample, violation: LawViolation) -> str:
+    """The law, the numbers, the smallest example, and lines of torch that reproduce it."""
+    script = "\n".join(f"    {line}" for line in reproducer(subject, example, violation.then))
+    return f"law {law.id}: {law.sentence}\n  found: {violation}\n  smallest example: {example}\n  reproduce:\n{script}"
+
+
+def reproducer(subject: Subject, example: ModelExample, then: str | None = None) -> list[str]:
+    """A script that builds the example's inputs, calls the model and takes the law's own step, with torch alone."""
+    text = ["import torch", f"model = ...  # {subject.name}, in eval mode"]
+    if example.implementation:
+        text.append(f"model.set_attn_implementation({example.implementation!r})")
+    if then is not None and then.startswith("#alone\n"):
+        return [*text, *then.removeprefix("#alone\n").splitlines()]
+    return [*text, *lines(example, subject), "out = model(**inputs)", *(then or "print(out)").splitlines()]
