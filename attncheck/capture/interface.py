@@ -104,7 +104,13 @@ def refusal(implementation: str, told: Mapping[str, Any]) -> str:
     for word in WRITES_A_CACHE:
         if told.get(word) is not None:
             return f"it writes a cache ({word})"
-    return "its values lie inside its keys" if "mla" in implementation.lower() else ""
+    key, value = told.get("key"), told.get("value")
+    inside = isinstance(key, torch.Tensor) and isinstance(value, torch.Tensor) and _shares_memory(key, value)
+    return "its values lie inside its keys" if inside and "mla" in implementation.lower() else ""
+
+
+def _shares_memory(key: torch.Tensor, value: torch.Tensor) -> bool:
+    return key.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
 
 
 def build_call(

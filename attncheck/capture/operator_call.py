@@ -35,6 +35,10 @@ def observe_operator(operator: Callable[..., Any], arguments: Mapping[str, Any],
         except BaseException as error:  # sys.exit() too: it would end the tests and not the measuring
             raise MeasurementError(f"the operator {name} raised {raised(error)}") from error
         expected = (*query.shape[:3], value.shape[-1])
+        if not isinstance(output, torch.Tensor):
+            raise MeasurementError(
+                f"the operator {name} returned {type(output).__name__}; expected a tensor [batch, heads, N, d_v] = {expected}"
+            )
         if tuple(output.shape) != expected:
             raise MeasurementError(
                 f"the operator {name} returned shape {tuple(output.shape)}; expected [batch, heads, N, d_v] = {expected}"

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from attncheck.core.vocabulary import Vocabulary
 
 
+MOST_HINTS = 5
+
+
 def command(
     name: Annotated[str, typer.Argument(help="An observable, demand, kind of subject or input, variant, law, or symbol of a bound.")],
 ) -> None:
@@ -44,8 +47,9 @@ def explanation(known: Vocabulary, name: str) -> str:
     if found:
         return "\n\n".join(found)
     names = [*known.observables, *known.expectations, *known.subject_kinds, *known.input_kinds, *known.variants, *known.symbols]
-    hint = nearest(name, names)
-    raise AttncheckError(f"unknown name {name!r}" + (f"; did you mean {hint!r}?" if hint else "; `attncheck list` shows all"))
+    endings = sorted(other for other in names if name in (other.rpartition(".")[2], *other.rpartition(".")[2].split("_")))
+    hint = " or ".join(map(repr, endings[:MOST_HINTS])) or repr(nearest(name, names) or "")
+    raise AttncheckError(f"unknown name {name!r}" + (f"; did you mean {hint}?" if hint != repr("") else "; `attncheck list` shows all"))
 
 
 def _law(name: str) -> list[str]:

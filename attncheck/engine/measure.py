@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from attncheck.core.definitions import PassKey, Request, SubjectDefinition
     from attncheck.core.evidence import Feed, LoadedSubject
+    from attncheck.core.observable import Value
     from attncheck.instruments.session import Fed, Session, Wanted
 
 SUBJECTS_HELD = 2
@@ -153,7 +154,7 @@ def _decoder(subject: LoadedSubject, feed: Feed) -> Fed | None:
 
 
 def _collect(subject: LoadedSubject, feed: Feed, session: Session, wanted: list[Wanted], measured: Measured) -> None:
-    from attncheck.engine.assemble import RESOLUTION, assembled
+    from attncheck.engine.assemble import RESOLUTION
 
     layers = session.layers
     empty = max((layer.empty_rows for layer in layers), default=0)
@@ -183,8 +184,9 @@ def _collect(subject: LoadedSubject, feed: Feed, session: Session, wanted: list[
         if all(value is None for value in values):
             measured.faults[key] = MeasurementError(f"{want.request} gave nothing on {subject.definition.name}")
             continue
-        measured.values[key] = assembled(
-            want.entry,
+        _put_together(
+            measured,
+            want,
             values,
             stacks=[layer.stack for layer in layers],
             paths=[layer.path for layer in layers],
@@ -193,10 +195,20 @@ def _collect(subject: LoadedSubject, feed: Feed, session: Session, wanted: list[
         )
 
 
+def _put_together(measured: Measured, want: Wanted, values: list[Value | None], **about: Any) -> None:
+    """One request over all layers. An observable whose layers do not fit together costs the others nothing."""
+    from attncheck.engine.assemble import assembled
+
+    try:
+        measured.values[want.request.key] = assembled(want.entry, values, **about)
+    except Exception as error:
+        measured.faults[want.request.key] = MeasurementError(f"the values that {want.request} gave do not fit together: {raised(error)}")
+
+
 def _measure_weights(subject: LoadedSubject, wanted: list[Wanted], measured: Measured) -> None:
     from attncheck.capture.weights import attention_weights
     from attncheck.core.observable import Value
-    from attncheck.engine.assemble import RESOLUTION, assembled
+    from attncheck.engine.assemble import RESOLUTION
 
     if subject.model is None:
         for want in wanted:
@@ -228,8 +240,9 @@ def _measure_weights(subject: LoadedSubject, wanted: list[Wanted], measured: Mea
             measured.faults[want.request.key] = MeasurementError(f"{want.request} raised {raised(error)}")
             continue
         values = [value if isinstance(value, Value) or value is None else Value(value) for value in values]
-        measured.values[want.request.key] = assembled(
-            want.entry,
+        _put_together(
+            measured,
+            want,
             values,
             stacks=[layer.stack for layer in layers],
             paths=[layer.path for layer in layers],

@@ -225,7 +225,11 @@ def _symbols(found: Field, dim: str, how: str) -> tuple[dict[str, Over], dict[st
             continue
         axis = dims.index(dim)
         first = np.take(values, -1 if how == "last" else 0, axis=axis)
-        if how in ("first", "last") or np.array_equal(values, np.broadcast_to(np.expand_dims(first, axis), values.shape)):
+        if how not in ("first", "last"):
+            # NaN where a layer has no such head: absent, not different.
+            first = np.fmax.reduce(values, axis=axis)
+            same = np.isnan(values) | (values == np.expand_dims(first, axis))
+        if how in ("first", "last") or same.all():
             kept[name] = (tuple(d for d in dims if d != dim), first)
         else:
             lost[name] = dim

@@ -14,7 +14,7 @@ import torch
 
 from attncheck.core.errors import AttncheckError, MeasurementError, NotObservable, raised
 from attncheck.core.observable import Value
-from attncheck.instruments import agreement
+from attncheck.instruments import agreement, answers
 from attncheck.instruments.context import DENSE_LIMIT, CallContext, identity_weights
 from attncheck.instruments.folding import fold
 from attncheck.instruments.probes import Probe, Prober, ProbeRequest, beyond
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from attncheck.core.definitions import Request
     from attncheck.core.evidence import AttentionCall
     from attncheck.core.registry import Entry
+    from attncheck.instruments.rows import Tile
 
 
 @dataclass
@@ -155,11 +156,11 @@ class Session:
             if probe is None:
                 self._fault(want, NotObservable(f"{call.path}: the kernel cannot be asked: {call.replay_refused or 'unknown kernel'}"))
                 continue
-            found = self._try(want, want.entry.function, probe, **want.arguments)
+            found = self._try(want, self._of_probe, want, probe)
             if found is not None:
                 result.values[want.request.key] = found if isinstance(found, Value) else fold(found, context.counts, want)
         for want in self.by_reads.get("call", ()):
-            value = self._try(want, want.entry.function, context, **want.arguments)
+            value = self._try(want, self._of_call, want, context)
             if value is not None:
                 result.values[want.request.key] = value
         self._symbols(context, result, walked)
@@ -192,16 +193,16 @@ class Session:
             place = (tile.batch, tile.head, tile.rows)
             for want in rows:
                 if want.request.key not in self.faults:
-                    numbers = self._try(want, want.entry.function, tile, **want.arguments)
+                    numbers = self._try(want, self._of_rows, want, tile)
                     if numbers is not None:
                         per_row[want.request.key][place] = numbers
             for want in columns:
                 if want.request.key not in self.faults:
-                    numbers = self._try(want, want.entry.function, tile, **want.arguments)
+                    numbers = self._try(want, self._of_columns, want, tile)
                     if numbers is not None:
-                        sums, count = numbers if isinstance(numbers, tuple) else (numbers, tile.counts.sum())
+                        sums, count = numbers
                         per_key[want.request.key][tile.batch, tile.head] += sums
-                        into[want.request.key][tile.batch, tile.head] += count
+                        into[want.request.key][tile.batch, tile.head] += tile.counts.sum() if count is None else count
             kept["row_sum"][place] = tile.row_sum
             if context.checks is not None:
                 kept["check"][place] = tile.check
@@ -217,6 +218,22 @@ class Session:
             if want.request.key not in self.faults:
                 result.values[want.request.key] = self._columns(per_key[want.request.key], into[want.request.key], context, want)
         return kept
+
+    def _of_rows(self, want: Wanted, tile: Tile) -> Tensor:
+        found = want.entry.function(tile, **want.arguments)
+        return answers.tensor(want.entry, found, tuple(tile.counts.shape), "[rows], a number for each row of the tile")
+
+    def _of_columns(self, want: Wanted, tile: Tile) -> tuple[Tensor, Any]:
+        return answers.per_key(want.entry, want.entry.function(tile, **want.arguments), tile.keys_total)
+
+    def _of_probe(self, want: Wanted, probe: Probe) -> Tensor | Value:
+        found = want.entry.function(probe, **want.arguments)
+        if isinstance(found, Value):
+            return answers.value(want.entry, found)
+        return answers.tensor(want.entry, found, tuple(probe.row_sum.shape), "[batch, heads, queries]")
+
+    def _of_call(self, want: Wanted, context: CallContext) -> Value:
+        return answers.value(want.entry, want.entry.function(context, **want.arguments))
 
     def _columns(self, sums: Tensor, rows: Tensor, context: CallContext, want: Wanted) -> Value:
         """Sums over rows made means. No place on padding keys, nor where the observable's own `finish` left a key out with NaN."""

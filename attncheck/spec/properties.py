@@ -14,7 +14,7 @@ from attncheck.spec.model import Demand, Exemption, Property, Quota, Relation, S
 from attncheck.spec.nodes import Node
 from attncheck.spec.pipeline import Dims, dims_of, read_reduce, read_relation, read_where
 from attncheck.spec.quantifiers import UNITS, parse_quantifier
-from attncheck.spec.reader import MARK, Reader, flatten
+from attncheck.spec.reader import MARK, MARK_ALLOWED, Reader, flatten
 from attncheck.spec.tolerances import read_tolerance
 
 STEPS = ("observe", "where", "reduce", "ratio_to", "difference_to", "for")
@@ -237,7 +237,7 @@ def read_about(reader: Reader, name: str, fields: Mapping[str, Node]) -> dict[st
     if "level" in fields:
         found["level"] = cast(Literal["fail", "warn"], reader.choice(fields["level"], f"{name}: level", LEVELS))
     if "marks" in fields:
-        found["marks"] = reader.texts(fields["marks"], f"{name}: marks", MARK, "a pytest mark: letters, digits and '_'")
+        found["marks"] = reader.texts(fields["marks"], f"{name}: marks", MARK, MARK_ALLOWED)
     if "tolerance" in fields:
         found["tolerance"] = read_tolerance(reader, fields["tolerance"]) or Tolerance()
     return found

@@ -139,3 +139,11 @@ def test_decades_of_values_that_reach_zero_is_an_error_that_says_where() -> None
 def test_growth_from_zero_is_an_error() -> None:
     with pytest.raises(MeasurementError, match="not a number"):
         reduce_one(Field.of(data([[0.0], [0.0]], ("step", "layer"))), Reduction("step", "growth"))
+
+
+def test_a_symbol_that_only_lacks_heads_does_not_vary() -> None:
+    value = np.array([[1.5, 1.4, np.nan], [1.2, 1.3, 1.1]])
+    made = {"present": np.isfinite(value), "symbols": {"uniform_norm": (("layer", "head"), np.array([[1.0, 1, np.nan], [2.0, 2, 2]]))}}
+    found = reduce_one(Field.of(measurement(value, ("layer", "head"), **made)), Reduction("head", "mean"))
+    dims, kept = found.symbols["uniform_norm"]
+    assert (dims, kept.tolist()) == (("layer",), [1.0, 2.0])

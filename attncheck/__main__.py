@@ -1,0 +1,5 @@
+"""`python -m attncheck`: the console script, where it is not on the path."""
+
+from attncheck.cli import main
+
+main()
