@@ -170,7 +170,9 @@ def _headline(found: Field, quantified: Quantified, offenders: list[Offender], q
     if quantified.passed:
         low, high = float(values.min()), float(values.max())
         ends = ["never" if found.endless and np.isinf(end) else number(end) for end in (low, high)]
-        spoken = ends[0] if ends[0] == ends[1] else " to ".join(ends)
+        # "1 to 1.00" are two spellings of what is one number to so many digits.
+        same = "never" not in ends and float(ends[0]) == float(ends[1])
+        spoken = max(ends, key=len) if same or ends[0] == ends[1] else " to ".join(ends)
         return f"{quantity} {spoken}: {quantified.summary}"
     if not offenders:
         return f"{quantity}: {quantified.summary}"
