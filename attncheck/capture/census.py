@@ -131,8 +131,8 @@ def _projects(module: nn.Module) -> bool:
 
 
 def other_mixer(module: nn.Module) -> bool:
-    """Whether its class or a base of it is named like a mixer of tokens that has no softmax."""
-    return any(map(_NOT_SOFTMAX.search, _names(module)))
+    """Whether its class or a base of it is named like a mixer of tokens that has no softmax, or it has a state space's decay."""
+    return any(map(_NOT_SOFTMAX.search, _names(module))) or (hasattr(module, "A_log") and not named_attention(module))
 
 
 def named_attention(module: nn.Module) -> bool:

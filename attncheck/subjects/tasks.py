@@ -47,6 +47,15 @@ def model_class(config: Any, task: str | None) -> Any:
     raise MeasurementError(f"transformers has no model class for model type {config.model_type!r}")
 
 
+def part_for(found: Any, config: Any) -> Any:
+    """The configuration that a class takes: of a composite model's, that of its text where the class is of the text alone."""
+    wanted = getattr(found, "config_class", None)
+    if wanted is None or isinstance(config, wanted):
+        return config
+    text = config.get_text_config(decoder=True)
+    return text if isinstance(text, wanted) else config
+
+
 def tasks_of(config: Any) -> list[str]:
     """The tasks that a model type has."""
     return [task for task in AUTO_CLASSES if type(config) in _mapping(task)]
