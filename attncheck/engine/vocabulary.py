@@ -19,6 +19,7 @@ PACKAGES = {
     "attncheck.expectations": "@expectation(",
     "attncheck.subjects": "@subject_kind(",
     "attncheck.inputs": "@input_kind(",
+    "attncheck.training": "@subject_kind(",
 }
 """Where names are registered, and by which decorator. Variants have a catalogue of their own, which their package imports."""
 GROUP = "attncheck"
