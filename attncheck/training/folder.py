@@ -53,9 +53,16 @@ def code() -> str:
 
 def content_of(definition: Mapping[str, Any], *, function: str | None, libraries: tuple[str, ...], machine: str) -> dict[str, Any]:
     """All that determines a training, JSON-like. `function` is the file of a recipe of another package."""
-    versions = {name: metadata.version(name) for name in ("torch", "numpy", *libraries)}
+    versions = {name: _version(name) for name in ("torch", "numpy", *libraries)}
     own = hashlib.sha256(Path(function).read_bytes()).hexdigest() if function else ""
     return {**definition, "layout": LAYOUT, "code": code(), "recipe_code": own, "versions": versions, "machine": machine}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def check(arguments: Mapping[str, Any]) -> Iterator[Complaint]:
     lengths = [key for key in ("steps", "epochs") if arguments.get(key) is not None]
     if len(lengths) != 1:
         yield Complaint("recipe", f"train: {' and '.join(lengths) or 'neither steps nor epochs'}", "one of steps, epochs")
-    if wrong:
+    if wrong or len(lengths) != 1:
         return
     found: Recipe = RECIPES[name].function(**options)
     if "epochs" in lengths and found.steps_per_epoch is None:
