@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="An observable, demand, kind of subject or input, variant, law, or symbol of a bound.")],
+    name: Annotated[str, typer.Argument(help="An observable, demand, kind of subject or input, variant, recipe, law, or symbol of a bound.")],
 ) -> None:
     """Tell what a name means: formula, arguments, dims, unit, source."""
     from attncheck.engine.vocabulary import vocabulary
@@ -34,6 +34,7 @@ def explanation(known: Vocabulary, name: str) -> str:
         ("kind of subject", known.subject_kinds),
         ("kind of input", known.input_kinds),
         ("attention variant", known.variants),
+        ("recipe", known.recipes),
     ):
         if name in entries:
             found.append(_entry(noun, entries[name]))
@@ -43,7 +44,7 @@ def explanation(known: Vocabulary, name: str) -> str:
         found += _law(name)
     if found:
         return "\n\n".join(found)
-    names = [*known.observables, *known.expectations, *known.subject_kinds, *known.input_kinds, *known.variants, *known.symbols]
+    names = [*known.observables, *known.expectations, *known.subject_kinds, *known.input_kinds, *known.variants, *known.recipes, *known.symbols]
     hint = nearest(name, names)
     raise AttncheckError(f"unknown name {name!r}" + (f"; did you mean {hint!r}?" if hint else "; `attncheck list` shows all"))
 

@@ -43,6 +43,7 @@ def vocabulary() -> Vocabulary:
     _register()
     from attncheck.inputs.kinds import INPUT_KINDS
     from attncheck.subjects.kinds import SUBJECT_KINDS
+    from attncheck.training.recipes import RECIPES
     from attncheck.variants.registry import VARIANTS
 
     return Vocabulary(
@@ -51,6 +52,7 @@ def vocabulary() -> Vocabulary:
         subject_kinds=dict(SUBJECT_KINDS.items()),
         input_kinds=dict(INPUT_KINDS.items()),
         variants=dict(VARIANTS.items()),
+        recipes=dict(RECIPES.items()),
         symbols=SYMBOLS,
     )
 
