@@ -18,6 +18,8 @@ class Vocabulary:
     input_kinds: Mapping[str, Entry]
     variants: Mapping[str, Entry] = field(default_factory=dict)
     """Attention variants, which arguments of other names may name."""
+    recipes: Mapping[str, Entry] = field(default_factory=dict)
+    """What `train` subjects train."""
     reductions: Sequence[str] = (
         "mean",
         "median",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attncheck.core.definitions import PassKey, Request, SubjectDefinition
-    from attncheck.core.evidence import Feed, LoadedSubject
+    from attncheck.core.evidence import Feed, LoadedSubject, SubjectSeries
     from attncheck.core.observable import Value
     from attncheck.instruments.session import Fed, Session, Wanted
 
@@ -42,12 +42,12 @@ class Measured:
     notes: list[str] = field(default_factory=list)
 
 
-_held: OrderedDict[tuple[str, str], LoadedSubject] = OrderedDict()
+_held: OrderedDict[tuple[str, str], LoadedSubject | SubjectSeries] = OrderedDict()
 
 
-def loaded(definition: SubjectDefinition, options: MeasureOptions) -> LoadedSubject:
+def loaded(definition: SubjectDefinition, options: MeasureOptions) -> LoadedSubject | SubjectSeries:
     """The subject, from the few that are held or loaded anew. Raises Unavailable or MeasurementError."""
-    from attncheck.subjects import load
+    from attncheck.subjects import load_any
 
     key = (definition.key, str(options.root))
     if key not in _held:
@@ -58,9 +58,21 @@ def loaded(definition: SubjectDefinition, options: MeasureOptions) -> LoadedSubj
 
             # Past its limit of recompilations in a process dynamo silently runs flex attention unfused.
             torch._dynamo.reset()
-        _held[key] = load(definition, root=options.root, trust_remote_code=options.trust_remote_code)
+        _held[key] = load_any(definition, root=options.root, trust_remote_code=options.trust_remote_code, progress=options.progress)
     _held.move_to_end(key)
     return _held[key]
+
+
+def loaded_model(definition: SubjectDefinition, options: MeasureOptions) -> LoadedSubject:
+    """The same for a single model or operator. Raises MeasurementError for a series of checkpoints."""
+    from attncheck.core.evidence import SubjectSeries
+
+    found = loaded(definition, options)
+    if isinstance(found, SubjectSeries):
+        raise MeasurementError(
+            f"{definition.name}: {definition.kind} is a series of {len(found.steps)} checkpoints, and one model is needed"
+        )
+    return found
 
 
 def measure(pass_key: PassKey, requests: Sequence[Request], *, options: MeasureOptions | None = None) -> Measured:
@@ -68,16 +80,49 @@ def measure(pass_key: PassKey, requests: Sequence[Request], *, options: MeasureO
     options = options or MeasureOptions()
     subject = loaded(pass_key.subject, options)
     wanted = _wanted(requests)
+
+    def one(model: LoadedSubject, some: Sequence[Wanted]) -> Measured:
+        return _measure_one(model, some, lambda: _feed(pass_key, model, options), pass_key.subject.attention_layers)
+
+    return _measure_any(subject, wanted, one, options.progress)
+
+
+def measure_fed(
+    subject: LoadedSubject | SubjectSeries, feed: Feed, requests: Sequence[Request], attention_layers: int | None = None
+) -> Measured:
+    """The same for a subject that is loaded already and a feed that is built: what `attncheck.observe` calls."""
+    return _measure_any(subject, _wanted(requests), lambda model, some: _measure_one(model, some, lambda: feed, attention_layers))
+
+
+def _measure_any(
+    subject: LoadedSubject | SubjectSeries,
+    wanted: Sequence[Wanted],
+    one: Callable[[LoadedSubject, Sequence[Wanted]], Measured],
+    progress: Callable[[str], None] | None = None,
+) -> Measured:
+    from attncheck.core.evidence import SubjectSeries
+    from attncheck.engine.series import measure_series
+
+    if isinstance(subject, SubjectSeries):
+        return measure_series(subject, wanted, one, progress)
+    measured = one(subject, [want for want in wanted if want.reads != "log"])
+    name = subject.definition.name
+    for want in wanted:
+        if want.reads == "log":
+            measured.faults[want.request.key] = MeasurementError(
+                f"{want.request} is noted while a model is trained, and {name} is not a training; allowed: train or checkpoints subjects"
+            )
+    return measured
+
+
+def _measure_one(subject: LoadedSubject, wanted: Sequence[Wanted], feed: Callable[[], Feed], attention_layers: int | None) -> Measured:
     weights = [want for want in wanted if want.reads == "weights"]
-    calls = [want for want in wanted if want.reads not in ("weights", "log")]
+    calls = [want for want in wanted if want.reads != "weights"]
     measured = Measured(notes=list(subject.notes))
     if weights:
         _measure_weights(subject, weights, measured)
     if calls:
-        if pass_key.input is None:
-            raise MeasurementError(f"{calls[0].request} needs an input")
-        feed = _feed(pass_key, subject, options)
-        _measure_calls(subject, feed, calls, measured, pass_key.subject.attention_layers)
+        _measure_calls(subject, feed(), calls, measured, attention_layers)
     return measured
 
 
@@ -96,24 +141,11 @@ def _feed(pass_key: PassKey, subject: LoadedSubject, options: MeasureOptions) ->
     from attncheck.inputs import build
 
     if pass_key.input is None:
-        raise MeasurementError(f"{pass_key} has no input")
+        raise MeasurementError(f"{pass_key} has no input, which its quantities need")
     accepted = set(inspect.signature(subject.model.forward).parameters) if subject.model is not None else set()
     return build(
         pass_key.input, subject.encoder, device=subject.device, dtype=subject.dtype, root=options.root, forward_parameters=accepted
     )
-
-
-def measure_fed(subject: LoadedSubject, feed: Feed, requests: Sequence[Request], attention_layers: int | None = None) -> Measured:
-    """The same for a subject that is loaded already and a feed that is built: what `attncheck.observe` calls."""
-    measured = Measured(notes=list(subject.notes))
-    wanted = _wanted(requests)
-    weights = [want for want in wanted if want.reads == "weights"]
-    if weights:
-        _measure_weights(subject, weights, measured)
-    calls = [want for want in wanted if want.reads not in ("weights", "log")]
-    if calls:
-        _measure_calls(subject, feed, calls, measured, attention_layers)
-    return measured
 
 
 def _measure_calls(subject: LoadedSubject, feed: Feed, wanted: list[Wanted], measured: Measured, attention_layers: int | None) -> None:

@@ -60,11 +60,11 @@ class Proposed:
 
 def measured(subject: SubjectDefinition, options: MeasureOptions) -> Starter:
     """Measure a subject on the inputs that it reads. Raises Unavailable, or MeasurementError where it takes none of them."""
-    from attncheck.engine.measure import loaded, measure
+    from attncheck.engine.measure import loaded_model, measure
     from attncheck.engine.vocabulary import vocabulary
 
     known = vocabulary().observables
-    model = loaded(subject, options)
+    model = loaded_model(subject, options)
     wanted = OBSERVED if model.operator else {**OBSERVED, **OF_MODELS}
     subject = replace(subject, dtype=subject.dtype or model.dtype)
     found: dict[tuple[str, str], xr.Dataset] = {}

@@ -136,10 +136,10 @@ def _judged(path: Path, root: Path) -> tuple[list[Proposal], int, dict[str, str]
 
 def _laws(subject: SubjectDefinition, root: Path) -> tuple[dict[str, Any], str]:
     """The claims that hold of an operator, and what the laws that follow from them said."""
-    from attncheck.engine.measure import MeasureOptions, loaded
+    from attncheck.engine.measure import MeasureOptions, loaded_model
     from attncheck.laws.engine import verify
 
-    operator = loaded(subject, MeasureOptions(root)).operator
+    operator = loaded_model(subject, MeasureOptions(root)).operator
     assert operator is not None
     claims: dict[str, Any] = {}
     for name, value in CLAIMS:
