@@ -33,6 +33,10 @@ SECONDS = 90
 """For one type."""
 EXACT = 1e-4
 """Of kernel against exact rows, in float32 on random weights."""
+OUTCOMES = ("observed", "differs", "refused", "error", "not run", "not built")
+NO_CALL = "no attention call was seen"
+SHOWN = 180
+"""Letters of a reason in the table."""
 REQUESTS: list[Any] = ["kernel.error", "attention.row_sum"]
 
 
@@ -204,11 +208,71 @@ def sweep(names: list[str]) -> list[dict[str, Any]]:
     return told
 
 
+def page(told: list[dict[str, Any]]) -> Iterator[str]:
+    """docs/architectures.md."""
+    from attncheck.engine.results import versions
+
+    of = {outcome: [line for line in told if line["outcome"] == outcome] for outcome in OUTCOMES}
+    attends = [line for line in of["refused"] if not line["why"].startswith(NO_CALL) or "look like attention" in line["why"]]
+    seen = len(of["observed"])
+    libraries = ", ".join(f"{name} {version}" for name, version in versions().items() if name in ("torch", "transformers"))
+    yield f"""# Architectures
+
+Written by `python docs/architectures.py` under {libraries}: every model type of the auto classes for causal, masked and
+sequence-to-sequence language models, images, audio, speech and base models, built by `config: {{model_type: TYPE, tiny: true}}` with
+random weights in float32, run once on a CPU, and asked for `kernel.error` and `attention.row_sum`.
+
+| | model types |
+|---|---|
+| asked for | {len(told)} |
+| observed, all attention that ran, each layer | {seen} |
+| ... of these with a kernel further than {EXACT:g} from exact rows | {len(of["differs"])} |
+| refused: attention of a kind that is not read | {len(attends)} |
+| refused: no attention ran | {len(of["refused"]) - len(attends)} |
+| not run: this script has no input for it, or the tiny model takes none | {len(of["not run"])} |
+| not built: a package is missing, or the type's own defaults do not build | {len(of["not built"])} |
+
+Of the {seen + len(attends)} that ran attention, {100 * seen / max(seen + len(attends), 1):.1f}% are observed. The rest are an ERROR that
+names the modules: none passes on part of its layers.
+
+## Observed
+
+Layers are attention calls, encoder, decoder and cross attention each its own. The row sums are those of the kernel: below 1 where the
+architecture has sinks or gates, or drops rows that see nothing.
+
+| type | class | million parameters | fed | layers | kernel.error | row sums |
+|---|---|---|---|---|---|---|"""
+    for line in of["observed"] + of["differs"]:
+        low, high = line["row_sum"]
+        sums = "1" if max(abs(low - 1), abs(high - 1)) < 1e-5 else f"{low:.3g} to {high:.3g}"
+        yield (
+            f"| {line['type']} | {line['class']} | {line['parameters'] / 1e6:.2g} | {line['fed']} | {line['layers']} | "
+            f"{line['kernel_error']:.1g} | {sums} |"
+        )
+    for title, lines in (
+        ("Refused: attention of a kind that is not read", attends),
+        ("Refused: no attention ran", [line for line in of["refused"] if line not in attends]),
+        ("Errors", of["error"]),
+        ("Not run", of["not run"]),
+        ("Not built", of["not built"]),
+    ):
+        if lines:
+            yield f"\n## {title}\n\n| type | why |\n|---|---|"
+            yield from (f"| {line['type']} | {cell(line['why'])} |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """Short, and without what would end a cell of the table."""
+    return (text if len(text) <= SHOWN else text[: SHOWN - 3] + "...").replace("|", "\\|").replace("<", "&lt;")
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--chunk"]:
         chunk(sys.argv[2:])
-    else:
-        told = sweep(sys.argv[1:] or list(types()))
-        for line in told:
+    elif sys.argv[1:]:
+        for line in sweep(sys.argv[1:]):
             print(json.dumps(line))
-        print(Counter((line["kind"], line["outcome"]) for line in told), file=sys.stderr)
+    else:
+        found = sweep(list(types()))
+        TARGET.write_text("\n".join(page(found)) + "\n", encoding="utf-8")
+        print(Counter((line["kind"], line["outcome"]) for line in found), file=sys.stderr)
