@@ -13,6 +13,7 @@ from attncheck.core.errors import AttncheckError, MeasurementError, raised
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attncheck.core.baseline import Output
     from attncheck.core.definitions import PassKey, Request, SubjectDefinition
     from attncheck.core.evidence import Feed, LoadedSubject, SubjectSeries
     from attncheck.core.observable import Value
@@ -153,9 +154,10 @@ def _measure_calls(subject: LoadedSubject, feed: Feed, wanted: list[Wanted], mea
 
     from attncheck.capture.observe import observe
     from attncheck.capture.operator_call import observe_operator
+    from attncheck.capture.output import fingerprint
     from attncheck.instruments.session import Session
 
-    tokens = feed.arguments.get("input_ids")
+    tokens, found = feed.arguments.get("input_ids"), None
     session = Session(
         wanted,
         valid=feed.valid,
@@ -167,9 +169,10 @@ def _measure_calls(subject: LoadedSubject, feed: Feed, wanted: list[Wanted], mea
         observe_operator(subject.operator, feed.arguments, session.on_call, name=subject.definition.name)
     elif subject.model is not None:
         batch = next((int(value.shape[0]) for value in feed.arguments.values() if isinstance(value, torch.Tensor) and value.dim()), 1)
-        _, record = observe(subject.model, feed.arguments, session.on_call, batch=batch, attention_layers=attention_layers)
+        output, record = observe(subject.model, feed.arguments, session.on_call, batch=batch, attention_layers=attention_layers)
         measured.notes += record.notes
-    _collect(subject, feed, session, wanted, measured)
+        found = fingerprint(output, feed.valid)
+    _collect(subject, feed, session, wanted, measured, found)
 
 
 def _decoder(subject: LoadedSubject, feed: Feed) -> Fed | None:
@@ -185,7 +188,9 @@ def _decoder(subject: LoadedSubject, feed: Feed) -> Fed | None:
     return Fed(mask.bool() if isinstance(mask, torch.Tensor) and mask.dim() == 2 else None, tokens)
 
 
-def _collect(subject: LoadedSubject, feed: Feed, session: Session, wanted: list[Wanted], measured: Measured) -> None:
+def _collect(
+    subject: LoadedSubject, feed: Feed, session: Session, wanted: list[Wanted], measured: Measured, output: Output | None = None
+) -> None:
     from attncheck.engine.assemble import RESOLUTION
 
     layers = session.layers
@@ -205,6 +210,8 @@ def _collect(subject: LoadedSubject, feed: Feed, session: Session, wanted: list[
         "input_hash": feed.content_hash,
         "notes": [],
     }
+    if output is not None:
+        attrs["output"] = output.stored()
     if len(errors) == len(layers) and errors:
         attrs["kernel_error"] = max(errors)
     for want in wanted:

@@ -118,7 +118,7 @@ def joined(series: SubjectSeries, several: Sequence[xr.Dataset]) -> xr.Dataset:
 
 
 def _attrs(several: Sequence[xr.Dataset]) -> dict[str, Any]:
-    attrs = dict(several[0].attrs)
+    attrs = {name: value for name, value in several[0].attrs.items() if name != "output"}
     for name in _LARGEST:
         values = [data.attrs[name] for data in several if name in data.attrs]
         if values:
