@@ -32,6 +32,22 @@ def stack_of(path: str, module: nn.Module | None = None) -> str:
     return "encoder" if "encoder" in parts else "self"
 
 
+class Given:
+    """What a kernel was given, to tell afterwards whether it is still that: numbers written over say nothing of what was asked."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self._versions = {name: (value, _version(value)) for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+
+    def written_over(self) -> str:
+        """Why the arguments are not what they were, or an empty text."""
+        names = [name for name, (value, version) in self._versions.items() if _version(value) != version]
+        return f"changes its {' and '.join(names)} in place, so that what it was given is gone; let it work on a copy" if names else ""
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
 @dataclass
 class Observation:
     """The record of one forward."""

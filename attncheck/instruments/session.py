@@ -289,7 +289,10 @@ class Session:
         asked = own = torch.zeros(call.query.shape[:3], device=call.query.device)
         counted = context.counts[:, None, :]
         if probe is not None and "check" in walked:
-            asked = torch.where(counted, (walked["check"].float() - probe.checked).abs().amax(-1), asked)
+            gap = (walked["check"].float() - probe.checked).abs()
+            # No number from the kernel where the rows have one is as wrong as can be; no number from the rows is no check.
+            gap = torch.where(gap.isnan() & walked["check"].isfinite(), torch.inf, gap)
+            asked = torch.where(counted, gap.amax(-1), asked)
         if "combined" in walked:
             own = torch.where(counted, agreement.own_error(call, walked["combined"]), own)
         return asked, own

@@ -107,8 +107,10 @@ def test_a_kernel_whose_output_is_no_number_errs() -> None:
     session = measured(kernels.call(change=change), "attention.entropy", "attention.row_sum", "attention.future_mass", "kernel.error")
     with pytest.raises(MeasurementError, match="does not apply"):
         values(session, "attention.entropy")
-    for name in ("attention.row_sum", "attention.future_mass", "kernel.error"):
+    for name in ("attention.row_sum", "attention.future_mass"):
         assert values(session, name)[0].isnan().tolist() == [False, False, False, True, False, False], name
+    # The rows are numbers there: a kernel that gives none is wrong, and not unknown.
+    assert values(session, "kernel.error")[0].isinf().tolist() == [False, False, False, True, False, False]
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
