@@ -82,6 +82,7 @@ def _paths(model: nn.Module, observation: Observation) -> Iterator[None]:
     def look() -> None:
         names.update({id(module): name or type(module).__name__ for name, module in model.named_modules(remove_duplicate=True)})
         attention.update(id(module) for module in model.modules() if like_attention(module))
+        observation.attention = {names[number] for number in attention}
         observation.unnamed = {names[id(module)] for module in model.modules() if id(module) in attention and not named_attention(module)}
         observation.other_mixers = {names[id(module)] for module in model.modules() if other_mixer(module)}
 

@@ -65,6 +65,8 @@ class Observation:
     notes: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
     """Paths of the modules whose forward is running, outermost first."""
+    attention: set[str] = field(default_factory=set)
+    """Paths of all modules that look like attention."""
     ran: Counter[str] = field(default_factory=Counter)
     """How often each module that looks like attention was run."""
     strangers: list[nn.Module] = field(default_factory=list)

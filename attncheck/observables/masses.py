@@ -104,6 +104,6 @@ def outside_window_mass(probe: Probe, *, window: int, cuts: Literal["staggered",
         raise MeasurementError(probe.context.unplaced or "a single key has no window")
     keys = probe.context.keys
     if not 1 <= window < keys:
-        empty = "none lies outside of it, so the claim says nothing"
+        empty = "none lies outside of it, so the claim says nothing" if window > 0 else "a window of at least 1 key is needed"
         raise MeasurementError(f"window {window} at {keys} keys: {empty}; allowed: 1 to {keys - 1}")
     return outside

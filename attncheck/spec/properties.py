@@ -75,6 +75,9 @@ def _read(reader: Reader, name: str, node: Node, key: Node, file: File) -> Prope
                 reader.report(node.keys[word], f"{name}: {word} without observe", "where and reduce after observe")
     if relation is not None and relation.request is not None and dims is not None:
         _check_counterpart(reader, name, fields, relation.request, dims, repeated)
+    if relation is not None and relation.request == found and relation.subject is None and not relation.axes:
+        word = f"{relation.kind}_to"
+        reader.report(node.keys[word], f"{name}: {word}: {found} against itself, which says nothing", "another observable, subject or axis")
     quantifier, text = _quantifier(reader, name, fields, dims, demand, (*named["subjects"], *named["must_fail_on"]), file)
     rest = _about(reader, name, node, fields, file)
     if found is None or demand is None:

@@ -141,6 +141,28 @@ def test_a_state_space_is_known_by_its_decay() -> None:
     assert run(*stack(Mixer(by_softmax), decaying)).observation.calls == ["layers.0"]
 
 
+class Skipping(Stack):
+    """Runs some of its layers, in an order of its own."""
+
+    def __init__(self, *order: int) -> None:
+        super().__init__(*(Attention(by_softmax) for _ in range(3)))
+        self.order = order
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number in self.order:
+            x = self.layers[number](x)
+        return x
+
+
+@pytest.mark.parametrize("order", [(1, 2), (0, 1, 1)])
+def test_a_layer_that_is_skipped_while_its_neighbours_run_is_named(order: tuple[int, ...]) -> None:
+    missing = ({0, 1, 2} - set(order)).pop()
+    with pytest.raises(NotObservable, match=rf"layers\.{missing} never ran\. If that is meant, .*`attention_layers: {len(order)}`"):
+        run(*stack(Skipping(*order)))
+    assert len(run(*stack(Skipping(*order)), attention_layers=len(order)).observation.calls) == len(order)
+    assert len(run(*stack(Skipping(2, 1, 0, 0))).observation.calls) == 4
+
+
 class Replacing(nn.Module):
     """Puts another attention in the place of its own in the first forward, as BigBird does on short inputs."""
 
