@@ -27,9 +27,9 @@ def stack_of(path: str, module: nn.Module | None = None) -> str:
     parts = low.split(".")
     if any("vision" in part or "visual" in part or part in ("vit", "image_encoder") for part in parts):
         return "vision"
-    if "decoder" in parts:
+    if any(part == "decoder" or part.endswith("_decoder") for part in parts):
         return "decoder"
-    return "encoder" if "encoder" in parts else "self"
+    return "encoder" if any(part == "encoder" or part.endswith("_encoder") for part in parts) else "self"
 
 
 class Given:

@@ -197,7 +197,6 @@ def _collect(
     empty = max((layer.empty_rows for layer in layers), default=0)
     if empty:
         measured.notes.append(f"{empty} query rows that see no key are left out of every reduction")
-    said = session.notes()
     errors = [float(layer.kernel_error.max()) for layer in layers if layer.kernel_error is not None]
     attrs: dict[str, Any] = {
         "dtype": subject.dtype,
@@ -230,7 +229,7 @@ def _collect(
             stacks=[layer.stack for layer in layers],
             paths=[layer.path for layer in layers],
             symbols=[layer.symbols for layer in layers],
-            attrs={**attrs, "notes": [note for note in said if note.startswith(f"{want.request.name}: ")]},
+            attrs={**attrs, "notes": session.notes(want)},
         )
 
 

@@ -101,6 +101,8 @@ class Session:
         self.visibilities = Visibilities()
         self.prober = Prober(self._probe_request())
         self.check_kernel = check_kernel
+        self.dropped: list[str] = []
+        """Calls under dropout."""
 
     def _probe_request(self) -> ProbeRequest:
         """The columns of all probe observables together."""
@@ -122,12 +124,15 @@ class Session:
         tokens = queries.tokens if queries is keys else None
         return CallContext(call, self.visibilities, valid=queries.valid, valid_keys=keys.valid, tokens=tokens)
 
-    def notes(self) -> list[str]:
-        """What a reader of the verdicts should know, once the pass is over."""
+    def notes(self, want: Wanted) -> list[str]:
+        """What a reader of a verdict on this should know, once the pass is over."""
         found = []
+        if self.dropped and want.reads in ("rows", "columns"):
+            more = f" and {len(self.dropped) - 1} more" if self.dropped[1:] else ""
+            found.append(f"dropout ran in {self.dropped[0]}{more}: these are the weights before it")
         for what in ("future", "outside_window"):
             apart, neighbours = self.prober.coverage(what)
-            if apart < neighbours:
+            if want.request.name == f"attention.{what}_mass" and apart < neighbours:
                 found.append(
                     f"attention.{what}_mass: the thresholds told {apart} of {neighbours} neighbouring positions apart; with `cuts: all` "
                     "every head is asked for all of them"
@@ -139,6 +144,8 @@ class Session:
         context = self._context(call)
         result = LayerResult(call.layer, call.stack, call.path, call.implementation, empty_rows=context.empty_rows)
         self.layers.append(result)
+        if call.dropout:
+            self.dropped.append(call.path)
         if (self.kernel_rows or call.rows_from_kernel) and context.keys <= DENSE_LIMIT:
             context.kernel_weights = identity_weights(call).to(self.dtype)
         elif call.rows_from_kernel:
