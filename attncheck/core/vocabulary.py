@@ -31,9 +31,13 @@ class Vocabulary:
         "peak",
         "growth",
         "slope",
+        "exponent",
+        "largest_rise",
+        "largest_fall",
         "first",
         "last",
         "first_above",
+        "first_below",
     )
     symbols: Mapping[str, str] = field(default_factory=dict)
     """Names that a bound may use -> what they mean."""

@@ -74,7 +74,8 @@ def loaded_code() -> str:
         if not file or name.partition(".")[0] in ("torch", "transformers"):
             continue
         place = Path(file).resolve()
-        if name == "__main__" and Path(file).absolute().parent == Path(sys.executable).absolute().parent:
+        # multiprocessing, which torch imports, puts the main module there under a second name.
+        if name in ("__main__", "__mp_main__") and Path(file).absolute().parent == Path(sys.executable).absolute().parent:
             continue  # the console script of an installed package
         if not ({"site-packages", "dist-packages"} & set(place.parts) or {ours, library} & set(place.parents)):
             return name

@@ -131,10 +131,32 @@ def proposals(found: Starter) -> Iterator[Proposed]:
         )
 
 
+def declined(found: Starter) -> Iterator[str]:
+    """What one would expect of attention and what was not found here: no property, but to be known."""
+    sums, errors = _numbers(found, "attention.row_sum"), _numbers(found, "kernel.error")
+    if sums.size and not (sums.min() > 0 and sums.max() <= 1 + _slack(found)):
+        yield f"attention.row_sum: {spoken(sums)}, which is no distribution over keys"
+    if errors.size and errors.max() >= _most_error(found):
+        yield f"kernel.error: {spoken(errors)}: what is applied is not softmax attention with the scale, mask and bias that it was given"
+    for key, definition in found.inputs.items():
+        causal = definition.options.get("causal") is True
+        for observable, asked in (("attention.future_mass", causal), ("attention.padding_mass", bool(definition.padding))):
+            if asked and (key, observable) in found.found and _of(found, key, observable).any():
+                yield f"{observable} on {key}: {spoken(_of(found, key, observable))}, where 0 was asked for"
+
+
+def _slack(found: Starter) -> float:
+    return 2e-2 if found.subject.dtype in ("bfloat16", "float16") else 1e-5
+
+
+def _most_error(found: Starter) -> float:
+    """More than this is another attention than softmax of the declared arguments, and no bound on rounding."""
+    return HALF_ERROR if found.subject.dtype in ("bfloat16", "float16") else 5e-3
+
+
 def _of_rows(found: Starter) -> Iterator[Proposed]:
     sums, errors, norms = (_numbers(found, name) for name in ("attention.row_sum", "kernel.error", "attention.frobenius_norm"))
-    half = found.subject.dtype in ("bfloat16", "float16")
-    slack = 2e-2 if half else 1e-5
+    slack, most = _slack(found), _most_error(found)
     observe = "observe: {attention.row_sum: {per: query}}"
     whole = bool(sums.size and np.abs(sums - 1).max() <= slack)
     if whole:
@@ -143,10 +165,8 @@ def _of_rows(found: Starter) -> Iterator[Proposed]:
     elif sums.size and sums.min() > 0 and sums.max() <= 1 + slack:
         said = f"{spoken(sums)}: something takes mass, such as a sink"
         yield Proposed("rows-sum-to-one-at-most", said, (observe, "between: [0, 1]"))
-    # More than this is another attention than softmax of the declared arguments, and no bound on rounding.
-    most = HALF_ERROR if half else 5e-3
     if errors.size and errors.max() < most:
-        bound = most if half else max(5e-5, up(10 * errors.max()))
+        bound = most if most == HALF_ERROR else max(5e-5, up(10 * errors.max()))
         said = f"{spoken(errors)} between kernel and exact rows"
         yield Proposed("kernel-applies-what-it-was-given", said, ("observe: kernel.error", f"at_most: {bound:g}"))
     if norms.size and whole:

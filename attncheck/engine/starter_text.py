@@ -13,7 +13,7 @@ from attncheck.core.baseline import NotComparable, Proposal, write
 from attncheck.core.definitions import InputDefinition, SubjectDefinition
 from attncheck.core.errors import AttncheckError, MeasurementError
 from attncheck.core.paths import inside, is_explicit
-from attncheck.engine.starter import Proposed, Starter, measured, proposals
+from attncheck.engine.starter import Proposed, Starter, declined, measured, proposals
 
 WIDTH = 116
 PLACE = re.compile(r"^(?:\S*\.attn\.yaml:)?(?:\d+:)*\s*")
@@ -63,7 +63,9 @@ def begin(
     subject = _subject(name, operator, settings or {})
     found = measured(subject, MeasureOptions(root))
     claims, told = _laws(subject, root) if operator else ({}, "")
-    offered, left_out = list(proposals(found)), [f"{observable}: {why}" for observable, why in found.refused.items()]
+    offered, left_out = list(proposals(found)), [*declined(found), *(f"{observable}: {why}" for observable, why in found.refused.items())]
+    if not offered:
+        raise MeasurementError(f"nothing that a first spec claims holds of {name}: " + "; ".join(left_out))
     before = path.read_text(encoding="utf-8") if path.exists() else None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +149,9 @@ def _laws(subject: SubjectDefinition, root: Path) -> tuple[dict[str, Any], str]:
         if not verify(operator, tried, examples=2, budget=15, first=True).violations:
             claims = tried
     report = verify(operator, claims, examples=5, budget=30)
-    return claims, f"{len(report.ran)} of {len(report.outcomes)} laws apply, {len(report.violations)} broken"
+    told = f"{len(report.ran)} of {len(report.outcomes)} laws apply, {len(report.violations)} broken"
+    broken = [f"{name}: {value}" for name, value in CLAIMS if name not in claims]
+    return claims, told + (f"; not claimed, since a law breaks it: {', '.join(broken)}" if broken else "")
 
 
 def _text(
@@ -196,7 +200,7 @@ def _lines(
         yield "#     assert verify(operator, {"
         yield from (f"#         {key!r}: {value!r}," for key, value in claims.items())
         yield "#     })"
-        yield f"# With these claims {told}."
+        yield from (f"# {line}" for line in wrapped(f"With these claims {told}."))
 
 
 def _input(definition: InputDefinition) -> str:

@@ -43,7 +43,12 @@ def model_class(config: Any, task: str | None) -> Any:
     for choice in _DEFAULT_ORDER:
         mapping = _mapping(choice)
         if kind in mapping and not (choice == "causal-lm" and _is_encoder(config)):
-            return _single(mapping[kind])
+            try:
+                return _single(mapping[kind])
+            except (ValueError, AttributeError) as error:  # a table of transformers names a class that it does not export
+                raise MeasurementError(
+                    f"transformers names a class for model type {config.model_type!r} that it does not have: {' '.join(str(error).split())}"
+                ) from error
     raise MeasurementError(f"transformers has no model class for model type {config.model_type!r}")
 
 

@@ -79,10 +79,20 @@ def test_what_does_not_hold_is_not_claimed(project: Path) -> None:
     made = begin("kernels_of_init:unnormalised", Path("odd.attn.yaml"), project, operator=True)
     assert not {"rows-sum-to-one", "kernel-applies-what-it-was-given", "norm-lies-between-uniform-and-one-key"} & set(made.properties)
     assert "nothing-from-the-future" in made.properties
+    assert made.left_out[0] == "attention.row_sum: measured 3, which is no distribution over keys"
+    assert made.left_out[1].startswith("kernel.error: measured ")
+    assert "not claimed, since a law breaks it: normalised: True, reference: softmax" in made.laws
     written = made.path.read_text()
     assert "'normalised'" not in written
     assert "'reference'" not in written
     assert len(load(made.path, vocabulary(), root=project).cases) == made.tests
+
+
+def test_where_nothing_holds_that_is_said(project: Path) -> None:
+    (project / "strange.py").write_text("def square(q, k, v, **given): return (v * v).mean(-2, keepdim=True).expand(*q.shape[:3], -1)")
+    with pytest.raises(MeasurementError, match=r"nothing that a first spec claims holds of strange:square: .*not linear in its values"):
+        told("strange:square", "--operator")
+    assert not (project / "specs/square.attn.yaml").exists()
 
 
 def test_nothing_that_is_there_is_lost(project: Path) -> None:
