@@ -92,6 +92,7 @@ COSTS = {
     "probe": "one kernel call",
     "call": "its own",
     "weights": "no forward",
+    "log": "no forward",
 }
 DEARER = {
     "attention.spectral_norm": "3.5 calls a step",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attncheck.capture.state import Observation, Randomness, autocast_of, ordinary, recomputing, restored_randomness, stack_of
+from attncheck.capture.state import Given, Observation, Randomness, autocast_of, ordinary, recomputing, restored_randomness, stack_of
 from attncheck.core.errors import MeasurementError
 from attncheck.core.evidence import AttentionCall
 from attncheck.variants.route import Rows, listening
@@ -40,9 +40,13 @@ def announced(observation: Observation, model: nn.Module) -> Iterator[None]:
                 return operator(query, key, value, **options)
         randomness = Randomness.now() if module.training or options.get("dropout_p") else None
         autocast = autocast_of(query)
+        before = Given(query=query, key=key, value=value, **options)
         with observation.paused():
             result = operator(query, key, value, **options)
         path = paths[id(module)] or type(module).__name__
+        if before.written_over():
+            observation.unseen.append(f"{path}: its operator {before.written_over()}")
+            return result
         output = _output(result).detach()
         expected = (*query.shape[:3], value.shape[-1])
         if tuple(output.shape) != expected:

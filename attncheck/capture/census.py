@@ -17,6 +17,7 @@ _PARTS = ({"q", "wq", "query", "queries"}, {"k", "wk", "key", "keys"}, {"v", "wv
 _WORDS = {"q", "k", "v", "qk", "kv", "qkv", "wq", "wk", "wv", "wqkv", "query", "key", "value", "queries", "keys", "values"}
 _FUSED = {"qkv", "wqkv"}
 _NAMED_JUST_SO = re.compile(r"(Attention|Attn|MHA|MHSA)(\d?[dD])?$")
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 SHOWN = 5
 
 
@@ -54,6 +55,12 @@ def check_census(model: nn.Module, observation: Observation, attention_layers: i
         raise NotObservable(_miscounted(seen, "attention_layers", attention_layers, silent, observation))
     if attention_layers is None and promised is not None and seen < promised:
         raise NotObservable(_miscounted(seen, "the model's config", promised, silent, observation))
+    idle = idle_modules(observation) if attention_layers is None and promised is None else []
+    if idle:
+        raise NotObservable(
+            f"of attention modules that are numbered some ran and some did not ({_others(seen)}): {listed(idle)} never ran. "
+            f"If that is meant, say how many attention layers run: `attention_layers: {seen}`"
+        )
     settled = [name for name in silent if not any(text.startswith(f"{name}: ") for text in observation.doubtful)]
     if attention_layers is not None and settled:
         observation.notes.append(f"by `attention_layers` this is no attention, or none to be measured: {listed(settled)}")
@@ -106,6 +113,12 @@ def silent_modules(observation: Observation) -> list[str]:
     return [text for path, text in found.items() if not any(other != path and _within(other, path) for other in found)]
 
 
+def idle_modules(observation: Observation) -> list[str]:
+    """Modules that look like attention and did not run, while others of the same path but for its numbers did."""
+    ran = {_NUMBER.sub("#", path) for path in observation.ran}
+    return sorted(path for path in observation.attention - observation.ran.keys() if _NUMBER.sub("#", path) in ran)
+
+
 def _within(path: str, outer: str) -> bool:
     return path == outer or path.startswith(f"{outer}.")
 
@@ -131,8 +144,8 @@ def _projects(module: nn.Module) -> bool:
 
 
 def other_mixer(module: nn.Module) -> bool:
-    """Whether its class or a base of it is named like a mixer of tokens that has no softmax."""
-    return any(map(_NOT_SOFTMAX.search, _names(module)))
+    """Whether its class or a base of it is named like a mixer of tokens that has no softmax, or it has a state space's decay."""
+    return any(map(_NOT_SOFTMAX.search, _names(module))) or (hasattr(module, "A_log") and not named_attention(module))
 
 
 def named_attention(module: nn.Module) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attncheck.capture.masks import hidden_in
-from attncheck.capture.state import Observation, Randomness, autocast_of, ordinary, recomputing, restored_randomness, stack_of
+from attncheck.capture.state import Given, Observation, Randomness, autocast_of, ordinary, recomputing, restored_randomness, stack_of
 from attncheck.core.errors import MeasurementError
 from attncheck.core.evidence import AttentionCall
 
@@ -50,6 +50,7 @@ def wrapped_interface(observation: Observation, model: nn.Module) -> Iterator[No
             query, key, value = (ordinary(told[part]) for part in ("query", "key", "value"))
             randomness = Randomness.now() if module.training or told.get("dropout") else None
             autocast = autocast_of(query)
+            before = Given(**{name: told.get(name) for name in ("query", "key", "value", "attention_mask", "position_bias")})
             with observation.paused():
                 result = function(module, *given, **named)
 
@@ -65,6 +66,9 @@ def wrapped_interface(observation: Observation, model: nn.Module) -> Iterator[No
             path = paths[id(module)] or type(module).__name__
             stack = stack_of(path, module)
             layer, full_path = observation.number(path, stack)
+            if before.written_over():
+                observation.unseen.append(f"{full_path}: its kernel ({name}) {before.written_over()}")
+                return result
             with torch.no_grad():
                 output = result[0].detach().transpose(1, 2)
                 call = build_call(module, name, told, stack, output=output, written_out=observation.block_masks)
@@ -104,7 +108,13 @@ def refusal(implementation: str, told: Mapping[str, Any]) -> str:
     for word in WRITES_A_CACHE:
         if told.get(word) is not None:
             return f"it writes a cache ({word})"
-    return "its values lie inside its keys" if "mla" in implementation.lower() else ""
+    key, value = told.get("key"), told.get("value")
+    inside = isinstance(key, torch.Tensor) and isinstance(value, torch.Tensor) and _shares_memory(key, value)
+    return "its values lie inside its keys" if inside and "mla" in implementation.lower() else ""
+
+
+def _shares_memory(key: torch.Tensor, value: torch.Tensor) -> bool:
+    return key.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
 
 
 def build_call(

@@ -75,12 +75,18 @@ def watching(model: nn.Module, on_call: OnCall, *, batch: int = 1) -> Iterator[O
 @contextmanager
 def _paths(model: nn.Module, observation: Observation) -> Iterator[None]:
     """Keep the path of the running module. Global hooks: hooks on modules would switch torch's fused encoder layers off."""
-    names = {id(module): name or type(module).__name__ for name, module in model.named_modules(remove_duplicate=True)}
-
-    attention = {id(module) for module in model.modules() if like_attention(module)}
-    observation.unnamed = {names[id(module)] for module in model.modules() if id(module) in attention and not named_attention(module)}
-    observation.other_mixers = {names[id(module)] for module in model.modules() if other_mixer(module)}
+    names: dict[int, str] = {}
+    attention: set[int] = set()
     ours = get_ident()
+
+    def look() -> None:
+        names.update({id(module): name or type(module).__name__ for name, module in model.named_modules(remove_duplicate=True)})
+        attention.update(id(module) for module in model.modules() if like_attention(module))
+        observation.attention = {names[number] for number in attention}
+        observation.unnamed = {names[id(module)] for module in model.modules() if id(module) in attention and not named_attention(module)}
+        observation.other_mixers = {names[id(module)] for module in model.modules() if other_mixer(module)}
+
+    look()
 
     def elsewhere() -> bool:
         # The hooks are of the whole process; what watches operators, and the list of running modules, are of this thread.
@@ -89,6 +95,8 @@ def _paths(model: nn.Module, observation: Observation) -> Iterator[None]:
     def enter(module: nn.Module, inputs: Any) -> None:
         if recomputing():
             return
+        if id(module) not in names and not elsewhere() and any(module is own for own in model.modules()):
+            look()  # a model may replace a part of itself while it runs, as BigBird does on short inputs
         if elsewhere():
             if id(module) in names and not observation.other_threads:
                 observation.other_threads.append(names[id(module)])

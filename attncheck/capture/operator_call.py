@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attncheck.capture.state import OnCall
+from attncheck.capture.state import Given, OnCall
 from attncheck.core.errors import MeasurementError, raised
 from attncheck.core.evidence import AttentionCall
 
@@ -27,6 +27,7 @@ def observe_operator(operator: Callable[..., Any], arguments: Mapping[str, Any],
         result = operator(query, key, values, **given)
         return result[0] if isinstance(result, tuple | list) else result  # type: ignore[no-any-return]
 
+    before = Given(query=query, key=key, value=value, **given)
     with torch.no_grad():
         try:
             output = run(value)
@@ -34,7 +35,13 @@ def observe_operator(operator: Callable[..., Any], arguments: Mapping[str, Any],
             raise
         except BaseException as error:  # sys.exit() too: it would end the tests and not the measuring
             raise MeasurementError(f"the operator {name} raised {raised(error)}") from error
+        if before.written_over():
+            raise MeasurementError(f"the operator {name} {before.written_over()}")
         expected = (*query.shape[:3], value.shape[-1])
+        if not isinstance(output, torch.Tensor):
+            raise MeasurementError(
+                f"the operator {name} returned {type(output).__name__}; expected a tensor [batch, heads, N, d_v] = {expected}"
+            )
         if tuple(output.shape) != expected:
             raise MeasurementError(
                 f"the operator {name} returned shape {tuple(output.shape)}; expected [batch, heads, N, d_v] = {expected}"

@@ -52,6 +52,8 @@ class _Pending:
         """What the softmax was taken of; None once something else than dropout has changed the weights."""
         self.shape = tuple(weights.shape)
         self.dropout = 0.0
+        self.by_storage = {_storage(weights): weights}
+        """Copies and changed ones, by the address of their storage."""
         self.alive = [weights]
         """Kept so that no other tensor gets their addresses."""
         self.like_attention = like_attention(self.shape, batch)
@@ -260,7 +262,7 @@ class OperatorMode(TorchDispatchMode):
 
     def _holds(self, tensor: Tensor, kept: _Pending) -> None:
         kept.alive.append(tensor.detach())
-        kept.weights = tensor.detach().reshape(kept.shape)
+        kept.weights = kept.by_storage[_storage(tensor)] = tensor.detach().reshape(kept.shape)
         self.pending[_storage(tensor)] = kept
 
     def _dropped(self, result: Tensor, probability: float) -> None:
@@ -292,6 +294,8 @@ class OperatorMode(TorchDispatchMode):
         if kept is None or left.numel() != kept.weights.numel() or left.shape[-1] != kept.shape[-1]:
             return
         self._forget(kept)
+        # Of copies in several dtypes the one that is applied: torch's own sdpa makes another, in half precision, to return.
+        kept.weights = kept.by_storage[_storage(left)]
         self._weights_call(kept, right.detach(), result.detach())
 
     def _weights_call(self, kept: _Pending, value: Tensor, output: Tensor) -> None:

@@ -27,9 +27,25 @@ def stack_of(path: str, module: nn.Module | None = None) -> str:
     parts = low.split(".")
     if any("vision" in part or "visual" in part or part in ("vit", "image_encoder") for part in parts):
         return "vision"
-    if "decoder" in parts:
+    if any(part == "decoder" or part.endswith("_decoder") for part in parts):
         return "decoder"
-    return "encoder" if "encoder" in parts else "self"
+    return "encoder" if any(part == "encoder" or part.endswith("_encoder") for part in parts) else "self"
+
+
+class Given:
+    """What a kernel was given, to tell afterwards whether it is still that: numbers written over say nothing of what was asked."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self._versions = {name: (value, _version(value)) for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+
+    def written_over(self) -> str:
+        """Why the arguments are not what they were, or an empty text."""
+        names = [name for name, (value, version) in self._versions.items() if _version(value) != version]
+        return f"changes its {' and '.join(names)} in place, so that what it was given is gone; let it work on a copy" if names else ""
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 @dataclass
@@ -49,6 +65,8 @@ class Observation:
     notes: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
     """Paths of the modules whose forward is running, outermost first."""
+    attention: set[str] = field(default_factory=set)
+    """Paths of all modules that look like attention."""
     ran: Counter[str] = field(default_factory=Counter)
     """How often each module that looks like attention was run."""
     strangers: list[nn.Module] = field(default_factory=list)

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from attncheck.core.vocabulary import Vocabulary
 
 
+MOST_HINTS = 5
+
+
 def command(
-    name: Annotated[str, typer.Argument(help="An observable, demand, kind of subject or input, variant, law, or symbol of a bound.")],
+    name: Annotated[str, typer.Argument(help="An observable, demand, kind, variant, recipe, law, or symbol of a bound.")],
 ) -> None:
     """Tell what a name means: formula, arguments, dims, unit, source."""
     from attncheck.engine.vocabulary import vocabulary
@@ -34,6 +37,7 @@ def explanation(known: Vocabulary, name: str) -> str:
         ("kind of subject", known.subject_kinds),
         ("kind of input", known.input_kinds),
         ("attention variant", known.variants),
+        ("recipe", known.recipes),
     ):
         if name in entries:
             found.append(_entry(noun, entries[name]))
@@ -43,9 +47,18 @@ def explanation(known: Vocabulary, name: str) -> str:
         found += _law(name)
     if found:
         return "\n\n".join(found)
-    names = [*known.observables, *known.expectations, *known.subject_kinds, *known.input_kinds, *known.variants, *known.symbols]
-    hint = nearest(name, names)
-    raise AttncheckError(f"unknown name {name!r}" + (f"; did you mean {hint!r}?" if hint else "; `attncheck list` shows all"))
+    names = [
+        *known.observables,
+        *known.expectations,
+        *known.subject_kinds,
+        *known.input_kinds,
+        *known.variants,
+        *known.recipes,
+        *known.symbols,
+    ]
+    endings = sorted(other for other in names if name in (other.rpartition(".")[2], *other.rpartition(".")[2].split("_")))
+    hint = " or ".join(map(repr, endings[:MOST_HINTS])) or repr(nearest(name, names) or "")
+    raise AttncheckError(f"unknown name {name!r}" + (f"; did you mean {hint}?" if hint != repr("") else "; `attncheck list` shows all"))
 
 
 def _law(name: str) -> list[str]:

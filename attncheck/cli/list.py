@@ -20,11 +20,12 @@ class What(StrEnum):
     subjects = "subjects"
     inputs = "inputs"
     variants = "variants"
+    recipes = "recipes"
     packages = "packages"
 
 
 def command(what: Annotated[What | None, typer.Argument(help="Only these.")] = None) -> None:
-    """List observables, demands, kinds of subjects and inputs, variants and packages, a line each. `attncheck explain NAME` tells more."""
+    """List observables, demands, kinds, variants, recipes and packages, a line each. `attncheck explain NAME` tells more."""
     from attncheck.engine.vocabulary import vocabulary
 
     known = vocabulary()
@@ -46,6 +47,7 @@ def sections(known: Vocabulary) -> dict[What, Mapping[str, Entry]]:
         What.subjects: known.subject_kinds,
         What.inputs: known.input_kinds,
         What.variants: known.variants,
+        What.recipes: known.recipes,
     }
 
 

@@ -26,6 +26,8 @@ FORMAT = 1
 FOLDER = "baselines"
 MOST_VALUES = 20_000
 """A baseline is read by people: what is larger is to be reduced first."""
+PROJECTIONS = 16
+OUTPUT_DIGITS = 9
 PACKAGES = ("torch", "transformers")
 HALF = ("bfloat16", "float16")
 FINEST_FIRST = ("float64", "float32", "bfloat16", "float16")
@@ -57,6 +59,34 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class Output:
+    """What stands for a model's whole output (`capture/output.py`)."""
+
+    norm: float
+    projections: tuple[float, ...]
+
+    def change(self, other: Output) -> float:
+        """About |other - this| / |this|, from the projections: within a factor of two, nearly always."""
+        squares = [(b - a) ** 2 for a, b in zip(self.projections, other.projections, strict=True)]
+        gap = math.sqrt(sum(squares) / len(squares))
+        return gap / self.norm if self.norm else (math.inf if gap else 0.0)
+
+    def stored(self) -> dict[str, Any]:
+        """JSON-like, to the digits that float32 resolves."""
+        return {"norm": rounded(self.norm, OUTPUT_DIGITS), "projections": [rounded(one, OUTPUT_DIGITS) for one in self.projections]}
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any] | None) -> Output | None:
+        """Raises KeyError, TypeError or ValueError on what is none."""
+        if stored is None:
+            return None
+        found = cls(float(stored["norm"]), tuple(map(float, stored["projections"])))
+        if len(found.projections) != PROJECTIONS:
+            raise ValueError(f"{len(found.projections)} projections of an output, not {PROJECTIONS}")
+        return found
+
+
+@dataclass(frozen=True)
 class Recording:
     """The values of one environment, in C order over `dims`; None where there is no such place."""
 
@@ -67,6 +97,8 @@ class Recording:
     dims: tuple[str, ...]
     labels: Mapping[str, Sequence[Any]]
     values: Sequence[float | None]
+    output: Output | None = None
+    """Of the model, where the quantity was measured in a forward pass."""
 
     def places(self) -> Iterator[dict[str, Any]]:
         """The coordinates of each value, in the values' order."""
@@ -188,6 +220,19 @@ def changes(old: Recording, new: Recording, rtol: float, atol: float) -> list[Ch
     return sorted(found, key=lambda change: -change.units)
 
 
+def output_told(old: Recording, new: Recording) -> str:
+    """Whether the model's output moved as well, in words; empty where one of the two did not keep it."""
+    if old.output is None or new.output is None:
+        return ""
+    change = old.output.change(new.output)
+    if change == 0:
+        return "the model's output is as recorded, to the last digit kept"
+    size = f"by about {change:.1g} of its norm"
+    # Of the pair: what another dtype or kernel does to an output by rounding alone.
+    within = change <= pair_tolerance(old.environment, new.environment)[0]
+    return f"the model's output moved {size}, no more than rounding" if within else f"the model's output moved as well, {size}"
+
+
 def rounded(value: float, digits: int) -> float:
     """To significant digits."""
     return float(f"{value:.{digits - 1}e}") if math.isfinite(value) else value
@@ -289,13 +334,15 @@ def _distance(recorded: Environment, now: Environment) -> tuple[Any, ...]:
 
 def _block(recording: Recording) -> str:
     environment = recording.environment
-    about = {
+    about: dict[str, Any] = {
         "environment": {**environment.__dict__, "versions": dict(environment.versions)},
         "quantity": recording.quantity,
         "input_hash": recording.input_hash,
         "dims": list(recording.dims),
         "labels": _plain(recording.labels),
     }
+    if recording.output is not None:
+        about["output"] = recording.output.stored()
     lines = [f"   {json.dumps(name)}: {json.dumps(value)}," for name, value in about.items()]
     rows = [f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in _rows(recording).items()]
     return "  {\n" + "\n".join(lines) + '\n   "values": {\n' + ",\n".join(rows) + "\n   }\n  }"
@@ -325,7 +372,8 @@ def _nested(flat: list[Any], sizes: Sequence[int]) -> Any:
 def _recording(stored: Mapping[str, Any]) -> Recording:
     dims, labels = tuple(stored["dims"]), stored["labels"]
     values = [float(value) if value is not None else None for value in _flat(list(stored["values"].values()))]
-    recording = Recording(Environment(**stored["environment"]), stored["quantity"], stored["input_hash"], dims, labels, values)
+    output = Output.read(stored.get("output"))
+    recording = Recording(Environment(**stored["environment"]), stored["quantity"], stored["input_hash"], dims, labels, values, output)
     if len(values) != math.prod(len(labels[dim]) for dim in dims):
         raise ValueError(f"{len(values)} values for {_sizes(recording)}")
     if list(_rows(recording)) != list(stored["values"]):

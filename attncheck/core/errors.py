@@ -89,10 +89,15 @@ class AttentionWarning(UserWarning):
     """A property of `level: warn` that does not hold; `-W error::attncheck.AttentionWarning` makes it fail."""
 
 
+def printable(text: str) -> str:
+    """Without control characters and what a terminal would obey; line ends stay."""
+    return _CONTROL.sub("", text)
+
+
 def raised(error: BaseException, where: str = "") -> str:
     """What somebody else's code raised, for one line of ours: type, text without control characters, and the line that raised it, the
     innermost one that is neither ours nor torch's."""
-    text = " ".join(_CONTROL.sub("", str(error)).split())
+    text = " ".join(printable(str(error)).split())
     kind = f"{type(error).__name__}{where}"
     shown = f"{kind}: {text}" if text else kind
     if len(shown) > LONGEST_TEXT:

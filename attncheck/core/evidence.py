@@ -152,3 +152,21 @@ class LoadedSubject:
     dtype: str = "float32"
     notes: list[str] = field(default_factory=list)
     claims: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class SubjectSeries:
+    """A subject at several training steps, of which one is in memory at a time."""
+
+    definition: SubjectDefinition
+    steps: Sequence[int]
+    """Ascending, each once."""
+    open: Callable[[int], LoadedSubject]
+    """The subject at one of the steps, loaded anew."""
+    name_of: Callable[[int], str] = str
+    """Where a step lies, for people: its folder or revision."""
+    log: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """What the training noted: 'test.loss' -> step -> number, for the steps that have one."""
+    log_missing: str = "it keeps no log of its training"
+    """Why `log` lacks what is asked for."""
+    notes: list[str] = field(default_factory=list)

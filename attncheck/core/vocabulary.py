@@ -18,6 +18,8 @@ class Vocabulary:
     input_kinds: Mapping[str, Entry]
     variants: Mapping[str, Entry] = field(default_factory=dict)
     """Attention variants, which arguments of other names may name."""
+    recipes: Mapping[str, Entry] = field(default_factory=dict)
+    """What `train` subjects train."""
     reductions: Sequence[str] = (
         "mean",
         "median",
@@ -29,9 +31,13 @@ class Vocabulary:
         "peak",
         "growth",
         "slope",
+        "exponent",
+        "largest_rise",
+        "largest_fall",
         "first",
         "last",
         "first_above",
+        "first_below",
     )
     symbols: Mapping[str, str] = field(default_factory=dict)
     """Names that a bound may use -> what they mean."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attncheck.core.baseline import FOLDER, Change, Environment, Recording, changes, pair_tolerance, parse
+from attncheck.core.baseline import FOLDER, Change, Environment, Output, Recording, changes, output_told, pair_tolerance, parse
 from attncheck.core.definitions import AXES, Request
 from attncheck.core.errors import AttncheckError, MeasurementError
 
@@ -28,7 +28,7 @@ class Moved:
     tolerance: tuple[float, float]
     """(rtol, atol)."""
     note: str = ""
-    """What else differs: the input, the environment."""
+    """What else differs: the environment, the model's output."""
 
 
 @dataclass
@@ -108,8 +108,9 @@ def _compare(found: Difference, name: str, old: Recording, new: Recording, rtol:
     found.compared += 1
     beyond = [change for change in every if change.units > 1]
     if beyond:
-        note = "" if old.environment == new.environment else f"{old.environment} then, {new.environment} now"
-        found.moved.append(Moved(name, beyond, len(every), tolerance, note))
+        notes = [] if old.environment == new.environment else [f"{old.environment} then, {new.environment} now"]
+        notes += filter(None, [output_told(old, new)])
+        found.moved.append(Moved(name, beyond, len(every), tolerance, "; ".join(notes)))
 
 
 def _side(name: str, root: Path) -> _Side:
@@ -151,7 +152,13 @@ def _recording(measured: Mapping[str, Any], environment: Mapping[str, Any]) -> R
     device, _, _ = str(measured["device"]).partition(":")
     setting = Environment(device, str(measured.get("capability", "")), measured["dtype"], str(measured.get("implementation", "")), versions)
     return Recording(
-        setting, measured["quantity"], str(measured.get("input_hash", "")), tuple(measured["dims"]), measured["labels"], measured["values"]
+        environment=setting,
+        quantity=measured["quantity"],
+        input_hash=str(measured.get("input_hash", "")),
+        dims=tuple(measured["dims"]),
+        labels=measured["labels"],
+        values=measured["values"],
+        output=Output.read(measured.get("output")),
     )
 
 

@@ -6,7 +6,7 @@ import traceback
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from attncheck.core.errors import AttncheckError, MeasurementError, NotObservable, Place, Problem, SpecError, Unavailable
+from attncheck.core.errors import AttncheckError, MeasurementError, NotObservable, Place, Problem, SpecError, Unavailable, printable
 
 FRAMES = 6
 """Innermost frames that are kept of a foreign exception; the first ones are attncheck's own calls."""
@@ -38,6 +38,8 @@ class Fault:
                 return cls("NotObservable", _shortened(str(error)), detail=notes or _cause(error))
             case AttncheckError():
                 return cls("MeasurementError", _shortened(str(error)), detail=notes or _cause(error))
+            case MemoryError():
+                return cls("MeasurementError", _shortened(f"not enough memory: {error}" if str(error) else "not enough memory"))
             case _:
                 return cls("MeasurementError", _shortened(f"{type(error).__name__}: {error}"), detail=_frames(error))
 
@@ -74,5 +76,6 @@ def _frames(error: BaseException) -> str:
 
 
 def _shortened(text: str) -> str:
-    """The beginning and the end of what is too long."""
+    """The beginning and the end of what is too long, and nothing that a terminal would obey."""
+    text = printable(text)
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"

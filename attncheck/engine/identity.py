@@ -49,6 +49,7 @@ def identity(pass_key: PassKey, root: Path, options: Mapping[str, Any]) -> str:
         raise Unknowable(f"{own} is loaded: what code of the project reads, its own variables or files, cannot be known")
     if subject.attn_implementation not in IMPLEMENTATIONS:
         raise Unknowable(f"attn_implementation {subject.attn_implementation} is code that was registered")
+    series = _kind("subject", subject.kind).about.get("steps", True)
     files = [*_files(_kind("subject", subject.kind), subject.content, root)]
     if feed is not None:
         files += _files(_kind("input", feed.kind), feed.content, root)
@@ -57,7 +58,8 @@ def identity(pass_key: PassKey, root: Path, options: Mapping[str, Any]) -> str:
             "layout": LAYOUT,
             "pass": pass_key.key,
             "options": dict(options),
-            "files": [(path.name, content(path)) for path in files],
+            # Of a series the folders' names count: they hold the steps.
+            "files": [(str(path) if series else path.name, content(path)) for path in files],
             "code": surroundings(str(root.resolve())),
             "device": _device(subject.device),
         }
@@ -72,7 +74,8 @@ def loaded_code() -> str:
         if not file or name.partition(".")[0] in ("torch", "transformers"):
             continue
         place = Path(file).resolve()
-        if name == "__main__" and Path(file).absolute().parent == Path(sys.executable).absolute().parent:
+        # multiprocessing, which torch imports, puts the main module there under a second name.
+        if name in ("__main__", "__mp_main__") and Path(file).absolute().parent == Path(sys.executable).absolute().parent:
             continue  # the console script of an installed package
         if not ({"site-packages", "dist-packages"} & set(place.parts) or {ours, library} & set(place.parents)):
             return name

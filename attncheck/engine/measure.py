@@ -13,8 +13,10 @@ from attncheck.core.errors import AttncheckError, MeasurementError, raised
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attncheck.core.baseline import Output
     from attncheck.core.definitions import PassKey, Request, SubjectDefinition
-    from attncheck.core.evidence import Feed, LoadedSubject
+    from attncheck.core.evidence import Feed, LoadedSubject, SubjectSeries
+    from attncheck.core.observable import Value
     from attncheck.instruments.session import Fed, Session, Wanted
 
 SUBJECTS_HELD = 2
@@ -41,12 +43,12 @@ class Measured:
     notes: list[str] = field(default_factory=list)
 
 
-_held: OrderedDict[tuple[str, str], LoadedSubject] = OrderedDict()
+_held: OrderedDict[tuple[str, str], LoadedSubject | SubjectSeries] = OrderedDict()
 
 
-def loaded(definition: SubjectDefinition, options: MeasureOptions) -> LoadedSubject:
+def loaded(definition: SubjectDefinition, options: MeasureOptions) -> LoadedSubject | SubjectSeries:
     """The subject, from the few that are held or loaded anew. Raises Unavailable or MeasurementError."""
-    from attncheck.subjects import load
+    from attncheck.subjects import load_any
 
     key = (definition.key, str(options.root))
     if key not in _held:
@@ -57,9 +59,21 @@ def loaded(definition: SubjectDefinition, options: MeasureOptions) -> LoadedSubj
 
             # Past its limit of recompilations in a process dynamo silently runs flex attention unfused.
             torch._dynamo.reset()
-        _held[key] = load(definition, root=options.root, trust_remote_code=options.trust_remote_code)
+        _held[key] = load_any(definition, root=options.root, trust_remote_code=options.trust_remote_code, progress=options.progress)
     _held.move_to_end(key)
     return _held[key]
+
+
+def loaded_model(definition: SubjectDefinition, options: MeasureOptions) -> LoadedSubject:
+    """The same for a single model or operator. Raises MeasurementError for a series of checkpoints."""
+    from attncheck.core.evidence import SubjectSeries
+
+    found = loaded(definition, options)
+    if isinstance(found, SubjectSeries):
+        raise MeasurementError(
+            f"{definition.name}: {definition.kind} is a series of {len(found.steps)} checkpoints, and one model is needed"
+        )
+    return found
 
 
 def measure(pass_key: PassKey, requests: Sequence[Request], *, options: MeasureOptions | None = None) -> Measured:
@@ -67,16 +81,49 @@ def measure(pass_key: PassKey, requests: Sequence[Request], *, options: MeasureO
     options = options or MeasureOptions()
     subject = loaded(pass_key.subject, options)
     wanted = _wanted(requests)
+
+    def one(model: LoadedSubject, some: Sequence[Wanted]) -> Measured:
+        return _measure_one(model, some, lambda: _feed(pass_key, model, options), pass_key.subject.attention_layers)
+
+    return _measure_any(subject, wanted, one, options.progress)
+
+
+def measure_fed(
+    subject: LoadedSubject | SubjectSeries, feed: Feed, requests: Sequence[Request], attention_layers: int | None = None
+) -> Measured:
+    """The same for a subject that is loaded already and a feed that is built: what `attncheck.observe` calls."""
+    return _measure_any(subject, _wanted(requests), lambda model, some: _measure_one(model, some, lambda: feed, attention_layers))
+
+
+def _measure_any(
+    subject: LoadedSubject | SubjectSeries,
+    wanted: Sequence[Wanted],
+    one: Callable[[LoadedSubject, Sequence[Wanted]], Measured],
+    progress: Callable[[str], None] | None = None,
+) -> Measured:
+    from attncheck.core.evidence import SubjectSeries
+    from attncheck.engine.series import measure_series
+
+    if isinstance(subject, SubjectSeries):
+        return measure_series(subject, wanted, one, progress)
+    measured = one(subject, [want for want in wanted if want.reads != "log"])
+    name = subject.definition.name
+    for want in wanted:
+        if want.reads == "log":
+            measured.faults[want.request.key] = MeasurementError(
+                f"{want.request} is noted while a model is trained, and {name} is not a training; allowed: train or checkpoints subjects"
+            )
+    return measured
+
+
+def _measure_one(subject: LoadedSubject, wanted: Sequence[Wanted], feed: Callable[[], Feed], attention_layers: int | None) -> Measured:
     weights = [want for want in wanted if want.reads == "weights"]
-    calls = [want for want in wanted if want.reads not in ("weights", "log")]
+    calls = [want for want in wanted if want.reads != "weights"]
     measured = Measured(notes=list(subject.notes))
     if weights:
         _measure_weights(subject, weights, measured)
     if calls:
-        if pass_key.input is None:
-            raise MeasurementError(f"{calls[0].request} needs an input")
-        feed = _feed(pass_key, subject, options)
-        _measure_calls(subject, feed, calls, measured, pass_key.subject.attention_layers)
+        _measure_calls(subject, feed(), calls, measured, attention_layers)
     return measured
 
 
@@ -95,24 +142,11 @@ def _feed(pass_key: PassKey, subject: LoadedSubject, options: MeasureOptions) ->
     from attncheck.inputs import build
 
     if pass_key.input is None:
-        raise MeasurementError(f"{pass_key} has no input")
+        raise MeasurementError(f"{pass_key} has no input, which its quantities need")
     accepted = set(inspect.signature(subject.model.forward).parameters) if subject.model is not None else set()
     return build(
         pass_key.input, subject.encoder, device=subject.device, dtype=subject.dtype, root=options.root, forward_parameters=accepted
     )
-
-
-def measure_fed(subject: LoadedSubject, feed: Feed, requests: Sequence[Request], attention_layers: int | None = None) -> Measured:
-    """The same for a subject that is loaded already and a feed that is built: what `attncheck.observe` calls."""
-    measured = Measured(notes=list(subject.notes))
-    wanted = _wanted(requests)
-    weights = [want for want in wanted if want.reads == "weights"]
-    if weights:
-        _measure_weights(subject, weights, measured)
-    calls = [want for want in wanted if want.reads not in ("weights", "log")]
-    if calls:
-        _measure_calls(subject, feed, calls, measured, attention_layers)
-    return measured
 
 
 def _measure_calls(subject: LoadedSubject, feed: Feed, wanted: list[Wanted], measured: Measured, attention_layers: int | None) -> None:
@@ -120,9 +154,10 @@ def _measure_calls(subject: LoadedSubject, feed: Feed, wanted: list[Wanted], mea
 
     from attncheck.capture.observe import observe
     from attncheck.capture.operator_call import observe_operator
+    from attncheck.capture.output import fingerprint
     from attncheck.instruments.session import Session
 
-    tokens = feed.arguments.get("input_ids")
+    tokens, found = feed.arguments.get("input_ids"), None
     session = Session(
         wanted,
         valid=feed.valid,
@@ -134,9 +169,10 @@ def _measure_calls(subject: LoadedSubject, feed: Feed, wanted: list[Wanted], mea
         observe_operator(subject.operator, feed.arguments, session.on_call, name=subject.definition.name)
     elif subject.model is not None:
         batch = next((int(value.shape[0]) for value in feed.arguments.values() if isinstance(value, torch.Tensor) and value.dim()), 1)
-        _, record = observe(subject.model, feed.arguments, session.on_call, batch=batch, attention_layers=attention_layers)
+        output, record = observe(subject.model, feed.arguments, session.on_call, batch=batch, attention_layers=attention_layers)
         measured.notes += record.notes
-    _collect(subject, feed, session, wanted, measured)
+        found = fingerprint(output, feed.valid)
+    _collect(subject, feed, session, wanted, measured, found)
 
 
 def _decoder(subject: LoadedSubject, feed: Feed) -> Fed | None:
@@ -152,14 +188,15 @@ def _decoder(subject: LoadedSubject, feed: Feed) -> Fed | None:
     return Fed(mask.bool() if isinstance(mask, torch.Tensor) and mask.dim() == 2 else None, tokens)
 
 
-def _collect(subject: LoadedSubject, feed: Feed, session: Session, wanted: list[Wanted], measured: Measured) -> None:
-    from attncheck.engine.assemble import RESOLUTION, assembled
+def _collect(
+    subject: LoadedSubject, feed: Feed, session: Session, wanted: list[Wanted], measured: Measured, output: Output | None = None
+) -> None:
+    from attncheck.engine.assemble import RESOLUTION
 
     layers = session.layers
     empty = max((layer.empty_rows for layer in layers), default=0)
     if empty:
         measured.notes.append(f"{empty} query rows that see no key are left out of every reduction")
-    said = session.notes()
     errors = [float(layer.kernel_error.max()) for layer in layers if layer.kernel_error is not None]
     attrs: dict[str, Any] = {
         "dtype": subject.dtype,
@@ -172,6 +209,8 @@ def _collect(subject: LoadedSubject, feed: Feed, session: Session, wanted: list[
         "input_hash": feed.content_hash,
         "notes": [],
     }
+    if output is not None:
+        attrs["output"] = output.stored()
     if len(errors) == len(layers) and errors:
         attrs["kernel_error"] = max(errors)
     for want in wanted:
@@ -183,20 +222,31 @@ def _collect(subject: LoadedSubject, feed: Feed, session: Session, wanted: list[
         if all(value is None for value in values):
             measured.faults[key] = MeasurementError(f"{want.request} gave nothing on {subject.definition.name}")
             continue
-        measured.values[key] = assembled(
-            want.entry,
+        _put_together(
+            measured,
+            want,
             values,
             stacks=[layer.stack for layer in layers],
             paths=[layer.path for layer in layers],
             symbols=[layer.symbols for layer in layers],
-            attrs={**attrs, "notes": [note for note in said if note.startswith(f"{want.request.name}: ")]},
+            attrs={**attrs, "notes": session.notes(want)},
         )
+
+
+def _put_together(measured: Measured, want: Wanted, values: list[Value | None], **about: Any) -> None:
+    """One request over all layers. An observable whose layers do not fit together costs the others nothing."""
+    from attncheck.engine.assemble import assembled
+
+    try:
+        measured.values[want.request.key] = assembled(want.entry, values, **about)
+    except Exception as error:
+        measured.faults[want.request.key] = MeasurementError(f"the values that {want.request} gave do not fit together: {raised(error)}")
 
 
 def _measure_weights(subject: LoadedSubject, wanted: list[Wanted], measured: Measured) -> None:
     from attncheck.capture.weights import attention_weights
     from attncheck.core.observable import Value
-    from attncheck.engine.assemble import RESOLUTION, assembled
+    from attncheck.engine.assemble import RESOLUTION
 
     if subject.model is None:
         for want in wanted:
@@ -228,8 +278,9 @@ def _measure_weights(subject: LoadedSubject, wanted: list[Wanted], measured: Mea
             measured.faults[want.request.key] = MeasurementError(f"{want.request} raised {raised(error)}")
             continue
         values = [value if isinstance(value, Value) or value is None else Value(value) for value in values]
-        measured.values[want.request.key] = assembled(
-            want.entry,
+        _put_together(
+            measured,
+            want,
             values,
             stacks=[layer.stack for layer in layers],
             paths=[layer.path for layer in layers],

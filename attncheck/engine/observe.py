@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from attncheck.core.arguments import checked_arguments
 from attncheck.core.definitions import Request, SubjectDefinition
 from attncheck.core.errors import AttncheckError, MeasurementError, nearest
 from attncheck.core.evidence import Feed, LoadedSubject
 from attncheck.core.fields import parse_request
+from attncheck.core.paths import is_explicit
 
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attncheck.core.evidence import SubjectSeries
     from attncheck.core.registry import Entry
+    from attncheck.engine.measure import Measured
 
 
 def observe(
@@ -26,11 +31,13 @@ def observe(
 ) -> xr.Dataset:
     """Measure observables of a model on one input.
 
-    `model` is an nn.Module, or an operator (a callable like scaled_dot_product_attention). `inputs` is a mapping of forward's keyword
-    arguments (an `attention_mask` among them says what is padding), or a tensor of token ids or pixels. `observables` are names, or
-    one-entry mappings of a name to its arguments, as in a spec. Returns a Dataset with a variable for each observable, named by the
-    observable (and its arguments where one name comes twice), over (sample, layer, head, ...), NaN where there is no such place; an
-    interval or a standard error comes as NAME.lower, NAME.upper and NAME.stderr. The model's mode, device and output are left as they are.
+    `model` is an nn.Module, an operator (a callable like scaled_dot_product_attention), or the checkpoints of a training: a folder of them,
+    a glob or a list, as the subject kind `checkpoints` takes them, read one at a time along the dim `step`. `inputs` is a mapping of
+    forward's keyword arguments (an `attention_mask` among them says what is padding), or a tensor of token ids or pixels. `observables` are
+    names, or one-entry mappings of a name to its arguments, as in a spec. Returns a Dataset with a variable for each observable, named by
+    the observable (and its arguments where one name comes twice), over (step, sample, layer, head, ...), NaN where there is no such place;
+    an interval or a standard error comes as NAME.lower, NAME.upper and NAME.stderr. The model's mode, device and output are left as they
+    are.
 
         found = attncheck.observe(model, {"input_ids": ids}, ["attention.entropy", {"attention.key_mass": {"keys": "0..3"}}])
         found["attention.entropy"].sel(layer=3)
@@ -39,13 +46,14 @@ def observe(
     ran that could not be seen, `attention_layers` saying how many layers there are.
     """
     import torch
-    import xarray as xr
 
     from attncheck.engine.measure import measure_fed
     from attncheck.engine.vocabulary import vocabulary
 
     requests = [_request(item, vocabulary().observables) for item in _listed(observables)]
     feed = _feed(model, inputs)
+    if _is_series(model):
+        return _together(requests, measure_fed(_series(model, feed), feed, requests, attention_layers))
     is_model = isinstance(model, torch.nn.Module)
     sample = next((p for p in model.parameters()), None) if is_model else next(iter(feed.arguments.values()))
     subject = LoadedSubject(
@@ -55,15 +63,21 @@ def observe(
         device=str(sample.device) if sample is not None else "cpu",
         dtype=str(sample.dtype).removeprefix("torch.") if sample is not None else "float32",
     )
-    measured = measure_fed(subject, feed, requests, attention_layers)
+    return _together(requests, measure_fed(subject, feed, requests, attention_layers))
+
+
+def _together(requests: Sequence[Request], measured: Measured) -> xr.Dataset:
+    """One Dataset of all quantities. Raises the first fault."""
+    import xarray as xr
+
     if measured.faults:
         raise next(iter(measured.faults.values()))
     names = [request.name for request in requests]
     found = xr.Dataset(attrs={"notes": measured.notes})
     for request in requests:
         data, own = measured.values[request.key], request.name if names.count(request.name) == 1 else request.key
-        labelled = {str(name): data.coords[name] for name in data.coords if name in ("layer", "stack", "path")}
-        if "layer" in found.sizes and found.sizes["layer"] != data.sizes["layer"]:
+        labelled = {str(name): data.coords[name] for name in data.coords if name in ("step", "layer", "stack", "path")}
+        if "layer" in found.sizes and "layer" in data.sizes and found.sizes["layer"] != data.sizes["layer"]:
             raise MeasurementError(
                 f"{request} has {data.sizes['layer']} layers and {names[0]} {found.sizes['layer']}; ask for them one by one"
             )
@@ -75,6 +89,24 @@ def observe(
         found[own].attrs.update({key: value for key, value in data.attrs.items() if key != "labels"})
         found = found.assign_coords(labelled)
     return found
+
+
+def _is_series(model: Any) -> bool:
+    if isinstance(model, str):
+        return Path(model).is_dir() or is_explicit(model) or any(sign in model for sign in "*?[")
+    return isinstance(model, PathLike) or (isinstance(model, Sequence) and not callable(model))
+
+
+def _series(model: Any, feed: Feed) -> SubjectSeries:
+    """The checkpoints, on the device of the input."""
+    import torch
+
+    from attncheck.subjects import load_any
+
+    source = fspath(model) if isinstance(model, str | PathLike) else [dict(i) if isinstance(i, Mapping) else fspath(i) for i in model]
+    device = next((str(value.device) for value in feed.arguments.values() if isinstance(value, torch.Tensor)), "cpu")
+    found = load_any(SubjectDefinition("checkpoints", "checkpoints", {"source": source}, device=device))
+    return cast("SubjectSeries", found)
 
 
 def _listed(observables: Any) -> list[Any]:
@@ -105,7 +137,7 @@ def _feed(model: Any, inputs: Any) -> Feed:
     if not isinstance(inputs, Mapping):
         raise MeasurementError(f"inputs must be a tensor or a mapping of forward's arguments, not {type(inputs).__name__}")
     arguments = dict(inputs)
-    if not isinstance(model, torch.nn.Module):
+    if not isinstance(model, torch.nn.Module) and not _is_series(model):
         if not callable(model):
             raise MeasurementError(f"model must be an nn.Module or an attention operator, not {type(model).__name__}")
         missing = [name for name in ("query", "key", "value") if not isinstance(arguments.get(name), torch.Tensor)]

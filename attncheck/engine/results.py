@@ -141,7 +141,7 @@ def numbers_of(data: xr.Dataset) -> dict[str, Any]:
 
     value = np.asarray(data["value"].values, dtype=float)
     attrs = data.attrs
-    kept = ("unit", "decided", "resolution", "dtype", "device", "capability", "implementation", "input_hash")
+    kept = ("unit", "decided", "resolution", "dtype", "device", "capability", "implementation", "input_hash", "output")
     about = {name: attrs[name] for name in kept if name in attrs}
     dims = [str(dim) for dim in data["value"].dims]
     labels = {dim: data[dim].values.tolist() if dim in data.coords else list(range(data.sizes[dim])) for dim in dims}

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from attncheck.core.definitions import PassKey, Request
 from attncheck.core.errors import MeasurementError
+from attncheck.core.paths import inside
 from attncheck.engine.faults import Fault
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Store:
         """The record of a pass, or None where nobody has finished it."""
         try:
             return Record.from_json(json.loads(self._path(pass_key, "json").read_text(encoding="utf-8")))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def values(self, pass_key: PassKey) -> dict[str, xr.Dataset]:
@@ -197,19 +198,26 @@ class Store:
         return self.folder / f"{pass_key.key}.{suffix}"
 
     def open(self) -> None:
-        """Make the folder, say that this process uses it, and remove old ones."""
+        """Make the folder, say that this process uses it, and remove old ones. Raises MeasurementError where it cannot be written."""
         if self._alive is not None:
             return
         from filelock import FileLock
 
-        fresh = not self.folder.exists()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._alive = FileLock(str(self.folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}.alive"))
-        self._alive.acquire()
-        if fresh:
-            with contextlib.suppress(FileExistsError), open(self.folder.parent.parent / ".gitignore", "x", encoding="utf-8") as ignore:
-                ignore.write("*\n")
-            prune(self.folder.parent)
+        try:
+            fresh = not self.folder.exists()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._alive = FileLock(str(self.folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}.alive"))
+            self._alive.acquire()
+            if fresh:
+                with contextlib.suppress(FileExistsError), open(self.folder.parent.parent / ".gitignore", "x", encoding="utf-8") as ignore:
+                    ignore.write("*\n")
+                prune(self.folder.parent)
+        except OSError as error:
+            self._alive = None
+            raise MeasurementError(
+                f"{error.strerror or error}: .attncheck/runs/{self.folder.name} under the root directory, where a run keeps what it "
+                "measures, cannot be written; make it so, or name another root directory with --rootdir"
+            ) from error
 
     def close(self) -> None:
         if self._alive is not None:
@@ -221,7 +229,12 @@ class Store:
 
 def new_run(root: Path) -> Path:
     """A run folder that does not exist yet; names sort by time."""
-    return root / ".attncheck" / "runs" / f"{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:8]}"
+    return run_folder(root, f"{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:8]}")
+
+
+def run_folder(root: Path, name: str) -> Path:
+    """The folder of a run below the root directory. Raises AttncheckError where a link leads out of it."""
+    return inside(root, Path(".attncheck", "runs", name))
 
 
 def _definition(pass_key: PassKey) -> dict[str, Any]:

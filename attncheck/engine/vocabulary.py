@@ -19,6 +19,7 @@ PACKAGES = {
     "attncheck.expectations": "@expectation(",
     "attncheck.subjects": "@subject_kind(",
     "attncheck.inputs": "@input_kind(",
+    "attncheck.training": "@subject_kind(",
 }
 """Where names are registered, and by which decorator. Variants have a catalogue of their own, which their package imports."""
 GROUP = "attncheck"
@@ -42,6 +43,7 @@ def vocabulary() -> Vocabulary:
     _register()
     from attncheck.inputs.kinds import INPUT_KINDS
     from attncheck.subjects.kinds import SUBJECT_KINDS
+    from attncheck.training.recipes import RECIPES
     from attncheck.variants.registry import VARIANTS
 
     return Vocabulary(
@@ -50,6 +52,7 @@ def vocabulary() -> Vocabulary:
         subject_kinds=dict(SUBJECT_KINDS.items()),
         input_kinds=dict(INPUT_KINDS.items()),
         variants=dict(VARIANTS.items()),
+        recipes=dict(RECIPES.items()),
         symbols=SYMBOLS,
     )
 

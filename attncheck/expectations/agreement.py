@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attncheck.core.errors import MeasurementError, Undecided
+from attncheck.core.errors import MeasurementError, Place, Undecided
 from attncheck.core.verdict import Verdict
 from attncheck.expectations.agrees_with import reference_axes
 from attncheck.expectations.bound import Comparison, number
@@ -42,8 +42,10 @@ def judge_agreement(context: Context, axes: Mapping[str, str]) -> Verdict:
     place = place_of(prop, "agrees_with")
     other_name = context.name(None, axes)
     raw = context.measured()
+    theirs = context.measured(axes=axes)
+    _refuse_itself(raw, theirs, axes, place)
     left = context.reduced(raw)
-    right = context.reduced(context.measured(axes=axes), own=False)
+    right = context.reduced(theirs, own=False)
     if left.lower is not None or right.lower is not None:
         raise Undecided(f"{place}: agrees_with needs exact values, and these are estimates")
     names = (context.name(), other_name)
@@ -87,6 +89,16 @@ def judge_agreement(context: Context, axes: Mapping[str, str]) -> Verdict:
         picture=agreement_picture(context, left, right, places, quantified, axes),
         note=note,
     )
+
+
+def _refuse_itself(ours: Field, theirs: Field, axes: Mapping[str, str], place: Place | str) -> None:
+    """A run agrees with itself: where nothing is different on the other side, the claim says nothing."""
+    setting = (ours.implementation, ours.dtype, ours.device)
+    if setting == (theirs.implementation, theirs.dtype, theirs.device):
+        raise MeasurementError(
+            f"{place}: both sides ran as {', '.join(word for word in setting if word)}, so the claim compares a run with itself: "
+            f"{', '.join(axes.values())} is what the subject has already, or makes no difference to this quantity"
+        )
 
 
 def difference(left: Field, right: Field, reference: Field | None, tolerance: Tolerance) -> Difference:

@@ -94,8 +94,12 @@ def evaluate(found: Field, side: Expression, place: Place | str) -> Any:
             known = ", ".join(sorted(found.symbols)) or "none"
             raise MeasurementError(f"{place}: this measurement has no symbol {name!r}; it has {known}")
     value = side.evaluate(symbols)
-    if not np.isfinite(value).all():
-        raise MeasurementError(f"{place}: the bound {side.text!r} comes to {np.asarray(value).ravel()[~np.isfinite(np.ravel(value))][0]}")
+    if np.ndim(value):
+        # A head that a layer does not have has no bound either.
+        value = np.where(found.there(), value, 0.0)
+    bad = ~np.isfinite(np.ravel(value))
+    if bad.any():
+        raise MeasurementError(f"{place}: the bound {side.text!r} comes to {np.ravel(value)[bad][0]}")
     return value
 
 

@@ -53,11 +53,15 @@ def bound_words(bound: Bound) -> str:
     return f">= {bound.at_least}" if bound.at_least is not None else f"<= {bound.at_most}"
 
 
+TELLING = ("spread", "decades", "peak", "growth", "slope", "exponent", "largest_rise", "largest_fall", "first_above", "first_below")
+"""Reductions after which a number is no longer one of the observable's own size."""
+
+
 def quantity(prop: Property) -> str:
     """The quantity in headlines: 'entropy', 'weights.alpha spread', 'keys.frobenius_norm ratio'. Only attention's own goes without its
     namespace: pytest's summary has 80 columns, and the number has to be among them."""
     name = prop.request.name.removeprefix("attention.")
-    telling = [r.how for r in prop.reduce if r.how in ("spread", "decades", "peak", "growth", "slope", "first_above")]
+    telling = [r.how for r in prop.reduce if r.how in TELLING]
     words = [name, *(how.replace("_", " ") for how in telling)]
     if prop.relation is not None:
         words.append(prop.relation.kind)

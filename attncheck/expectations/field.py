@@ -57,6 +57,8 @@ class Field:
     decided: str = "exact"
     dtype: str = ""
     device: str = ""
+    implementation: str = ""
+    """The attention implementation that ran; empty where none did."""
     step: str = ""
     """The step that a reduction picked, for the text."""
     endless: bool = False
@@ -108,6 +110,7 @@ class Field:
             decided=str(attrs.get("decided", "exact")),
             dtype=dtype,
             device=str(attrs.get("device") or device or "cpu"),
+            implementation=str(attrs.get("implementation", "")),
             notes=_notes(attrs),
         )
 

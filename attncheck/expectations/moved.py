@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,10 +14,12 @@ from attncheck.core.baseline import (
     Baseline,
     Environment,
     NotComparable,
+    Output,
     Proposal,
     Recording,
     State,
     digits_of,
+    output_told,
     pair_tolerance,
     rounded,
     versions,
@@ -93,7 +96,7 @@ def judge_baseline(context: Context, rtol: float | None, atol: float | None, acr
     )
     state: State = "unchanged" if verdict.passed else "moved"
     verdict.proposal = Proposal(identity, now, state)
-    verdict.observed.append(f"baseline: {identity.path.as_posix()}")
+    verdict.observed += [*filter(None, [output_told(old, now)]), f"baseline: {identity.path.as_posix()}"]
     return verdict
 
 
@@ -133,7 +136,13 @@ def _recording(context: Context, found: Field, digits: int) -> Recording:
         dims=found.dims,
         labels={dim: [plain(label) for label in found.labels[dim]] for dim in found.dims},
         values=values,
+        output=_output(data),
     )
+
+
+def _output(data: Sequence[Mapping[str, Any]]) -> Output | None:
+    """Of the one forward that was run; several, as of several seeds, have no output in common."""
+    return Output.read(data[0].get("output")) if len(data) == 1 else None
 
 
 def _quantity(prop: Property) -> str:

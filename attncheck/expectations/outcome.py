@@ -113,7 +113,8 @@ def _offenders(found: Field, comparison: Comparison, blamed: Mask, note: Note | 
     for row in worst:
         index = tuple(int(i) for i in places[row])
         limit = comparison.limit(index)
-        said = [text for text in (_arithmetic(found, index, limit), found.token(index), note(index) if note else "") if text]
+        never = "never" if found.endless and np.isinf(found.value[index]) else ""
+        said = [text for text in (never, _arithmetic(found, index, limit), found.token(index), note(index) if note else "") if text]
         made.append(
             Offender(
                 where=found.where(index),
@@ -168,7 +169,10 @@ def _earliest(found: Field, blamed: Mask, offenders: list[Offender]) -> list[str
 def _headline(found: Field, quantified: Quantified, offenders: list[Offender], quantity: str, case: Case, values: Floats) -> str:
     if quantified.passed:
         low, high = float(values.min()), float(values.max())
-        spoken = number(low) if low == high else f"{number(low)} to {number(high)}"
+        ends = ["never" if found.endless and np.isinf(end) else number(end) for end in (low, high)]
+        # "1 to 1.00" are two spellings of what is one number to so many digits.
+        same = "never" not in ends and float(ends[0]) == float(ends[1])
+        spoken = max(ends, key=len) if same or ends[0] == ends[1] else " to ".join(ends)
         return f"{quantity} {spoken}: {quantified.summary}"
     if not offenders:
         return f"{quantity}: {quantified.summary}"

@@ -12,9 +12,11 @@ from attncheck.expectations.field import Field, Floats, Mask, Over, spell
 from attncheck.expectations.places import place_of
 from attncheck.spec.model import Property, Reduction
 
-PROFILES = ("peak", "spread", "growth", "slope", "first_above")
+NEVER = ("first_above", "first_below")
+"""Infinite where it never happens."""
+PROFILES = ("peak", "spread", "growth", "slope", "exponent", "largest_rise", "largest_fall", *NEVER)
 """Reductions that speak of a course over layers or steps: their picture is the course itself."""
-_AT_LEAST_TWO = ("peak", "spread", "growth", "slope", "decades")
+_AT_LEAST_TWO = ("peak", "spread", "growth", "slope", "exponent", "largest_rise", "largest_fall", "decades")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ def reduce_one(found: Field, reduction: Reduction, place: Place | str = "reduce"
 
     mean, median, max, min, sum; spread: largest minus smallest; decades: log10 of the 95th over the 5th percentile; peak: where the
     maximum lies, 0 at the model's first layer (or step), 1 at its last; growth: last over first; slope: least squares, per unit of the
-    dim's coordinate; first, last; first_above: the first coordinate whose value exceeds `above`, infinite where none does.
+    dim's coordinate; exponent: the slope of log value on log coordinate, coordinates of 0 left out; largest_rise: by how much a value
+    exceeds an earlier one at most, 0 where none does; largest_fall: below; first, last; first_above, first_below: the first coordinate
+    whose value is beyond `above`, infinite where none is.
     """
     dim, how = reduction.dim, reduction.how
     axis = found.axis(dim)
@@ -86,10 +90,12 @@ def reduce_one(found: Field, reduction: Reduction, place: Place | str = "reduce"
         symbols=symbols,
         lost={**found.lost, **lost},
         magnitude=_magnitude(how, found, last_axis, along),
-        resolution=0.0 if how in ("peak", "first_above") else found.resolution,
+        resolution=0.0 if how in ("peak", *NEVER) else found.resolution,
         step=str(labels[-1 if how == "last" else 0]) if dim == "step" and how in ("first", "last") else found.step,
-        endless=found.endless or how == "first_above",
+        endless=found.endless or how in NEVER,
     )
+    if how == "exponent":
+        _refuse_no_logarithm(made, found, dim, place)
     made.refuse_nan(f"{how} over {dim}", place)
     if how == "decades":
         _refuse_infinite(made, found, dim, place)
@@ -151,9 +157,35 @@ def _slope(x: Floats, along: _Along) -> Floats:
     return np.asarray((_slope_weights(x, along) * np.nan_to_num(x, posinf=np.inf, neginf=-np.inf)).sum(axis=-1))
 
 
+def _logarithmic(x: Floats, along: _Along) -> tuple[Floats, _Along]:
+    """Both axes as logarithms; the beginning, coordinate 0, has none and is left out."""
+    kept = along.labels > 0
+    there = None if along.there is None else along.there[..., kept]
+    with np.errstate(all="ignore"):
+        return np.log(x[..., kept]), _Along(there, np.log(along.labels[kept]), along.extent, along.above)
+
+
+def _exponent(x: Floats, along: _Along) -> Floats:
+    return _slope(*_logarithmic(x, along))
+
+
+def _largest_rise(low: Floats, high: Floats | None = None) -> Floats:
+    """max over i < j of high[j] - low[i], at least 0; absent places (NaN) are passed over."""
+    earlier = np.fmin.accumulate(low, axis=-1)[..., :-1]
+    gaps = (low if high is None else high)[..., 1:] - earlier
+    return np.asarray(np.maximum(np.where(np.isnan(gaps), 0.0, gaps).max(axis=-1), 0.0))
+
+
+def _first_where(beyond: Mask, along: _Along) -> Floats:
+    return np.where(beyond.any(axis=-1), along.labels[beyond.argmax(axis=-1)], np.inf)
+
+
 def _first_above(x: Floats, along: _Along) -> Floats:
-    over = np.where(np.isnan(x), False, x > along.above)
-    return np.where(over.any(axis=-1), along.labels[over.argmax(axis=-1)], np.inf)
+    return _first_where(np.where(np.isnan(x), False, x > along.above), along)
+
+
+def _first_below(x: Floats, along: _Along) -> Floats:
+    return _first_where(np.where(np.isnan(x), False, x < along.above), along)
 
 
 _FOLDS: dict[str, Fold] = {
@@ -169,7 +201,11 @@ _FOLDS: dict[str, Fold] = {
     "growth": lambda x, along: _last(x, along) / _first(x, along),
     "peak": _peak,
     "slope": _slope,
+    "exponent": _exponent,
+    "largest_rise": lambda x, along: _largest_rise(x),
+    "largest_fall": lambda x, along: _largest_rise(-x),
     "first_above": _first_above,
+    "first_below": _first_below,
 }
 
 
@@ -183,10 +219,16 @@ def _fold_interval(how: str, low: Floats, high: Floats, along: _Along) -> tuple[
                 return np.log10(_high(low, along) / _low(high, along)), np.log10(_high(high, along) / _low(low, along))
             case "growth":
                 return quotient(_last(low, along), _last(high, along), _first(low, along), _first(high, along))
-            case "slope":
+            case "slope" | "exponent":
+                if how == "exponent":
+                    (low, _), (high, along) = _logarithmic(low, along), _logarithmic(high, along)
                 weights = _slope_weights(low, along)
                 down, up = np.nan_to_num(low) * weights, np.nan_to_num(high) * weights
                 return np.minimum(down, up).sum(axis=-1), np.maximum(down, up).sum(axis=-1)
+            case "largest_rise":
+                return _largest_rise(high, low), _largest_rise(low, high)
+            case "largest_fall":
+                return _largest_rise(-low, -high), _largest_rise(-high, -low)
             case "peak":
                 first, last = along.extent
                 candidates = np.where(np.isnan(high), False, high >= _max(low, along)[..., None])
@@ -194,6 +236,8 @@ def _fold_interval(how: str, low: Floats, high: Floats, along: _Along) -> tuple[
                 return np.where(candidates, depth, np.inf).min(axis=-1), np.where(candidates, depth, -np.inf).max(axis=-1)
             case "first_above":
                 return _first_above(high, along), _first_above(low, along)
+            case "first_below":
+                return _first_below(low, along), _first_below(high, along)
     return _FOLDS[how](low, along), _FOLDS[how](high, along)
 
 
@@ -225,7 +269,11 @@ def _symbols(found: Field, dim: str, how: str) -> tuple[dict[str, Over], dict[st
             continue
         axis = dims.index(dim)
         first = np.take(values, -1 if how == "last" else 0, axis=axis)
-        if how in ("first", "last") or np.array_equal(values, np.broadcast_to(np.expand_dims(first, axis), values.shape)):
+        if how not in ("first", "last"):
+            # NaN where a layer has no such head: absent, not different.
+            first = np.fmax.reduce(values, axis=axis)
+            same = np.isnan(values) | (values == np.expand_dims(first, axis))
+        if how in ("first", "last") or same.all():
             kept[name] = (tuple(d for d in dims if d != dim), first)
         else:
             lost[name] = dim
@@ -233,12 +281,12 @@ def _symbols(found: Field, dim: str, how: str) -> tuple[dict[str, Over], dict[st
 
 
 def _magnitude(how: str, found: Field, last_axis: Callable[[Floats], Floats], along: _Along) -> Floats | None:
-    if how in ("spread", "slope"):
+    if how in ("spread", "slope", "largest_rise", "largest_fall"):
         largest = _fill(_max(np.abs(last_axis(found.value)), along), None)
         if how == "slope":
             return np.asarray(largest / max(float(np.ptp(along.labels)), 1.0))
         return largest
-    if how in ("peak", "first_above", "growth", "decades") or found.magnitude is None:
+    if how in ("peak", "growth", "decades", "exponent", *NEVER) or found.magnitude is None:
         return None
     return _fill(_max(last_axis(found.magnitude), along), None)
 
@@ -246,6 +294,18 @@ def _magnitude(how: str, found: Field, last_axis: Callable[[Floats], Floats], al
 def _fill(values: Floats, exists: Mask | None) -> Floats:
     """0 at places that do not exist, so that no NaN lingers."""
     return values if exists is None else np.where(exists, values, 0.0)
+
+
+def _refuse_no_logarithm(made: Field, before: Field, dim: str, place: Place | str) -> None:
+    """An exponent needs two coordinates above 0 and positive values at all of them."""
+    labels = before.labels[dim]
+    numbers = labels.astype(float) if labels.dtype.kind in "iuf" else np.arange(labels.size, dtype=float)
+    if (numbers > 0).sum() < 2:
+        raise MeasurementError(f"{place}: exponent over {dim} needs 2 {dim}s above 0, measured are {', '.join(map(str, labels[:5]))}")
+    along = np.moveaxis(before.value, before.axis(dim), -1)[..., numbers > 0]
+    there = np.moveaxis(before.there(), before.axis(dim), -1)[..., numbers > 0]
+    if (there & ~(along > 0)).any():
+        raise MeasurementError(f"{place}: exponent over {dim} needs positive values; the smallest is {float(along[there].min()):.3g}")
 
 
 def _refuse_infinite(made: Field, before: Field, dim: str, place: Place | str) -> None:

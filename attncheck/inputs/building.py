@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import torch
 
 SIDES = ("left", "right")
+MOST_TOKENS = 2**24
+"""In one batch; some hundred times the longest context that is trained on. A slip of digits must not take the machine's memory."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,11 @@ class Building:
 
     def error(self, text: str) -> MeasurementError:
         return MeasurementError(f"input {self.name}: {text}")
+
+    def require_room(self, tokens: int) -> None:
+        """Raises MeasurementError for more tokens than anybody means."""
+        if tokens > MOST_TOKENS:
+            raise self.error(f"{tokens:,} tokens in one batch; allowed: {MOST_TOKENS:,}")
 
     def pads(self) -> tuple[str, list[int]]:
         """The side of the padding and the pads of each row: row b of B gets amount * (b + 1) / B, rounded down, the last row all."""
@@ -104,6 +111,7 @@ def _check_common(building: Building) -> None:
     for name, value in (("batch", given.batch), ("length", given.length)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise building.error(f"{name} {value!r}; allowed: a whole number from 1 on")
+    building.require_room(building.batch * (given.length or 1))
     padding = given.padding
     if not padding:
         return
@@ -114,5 +122,6 @@ def _check_common(building: Building) -> None:
     amount = padding["amount"]
     if isinstance(amount, bool) or not isinstance(amount, int) or amount < 0:
         raise building.error(f"padding amount {amount!r}; allowed: a whole number from 0 on")
+    building.require_room(building.batch * amount)
     if given.length is not None and amount >= given.length:
         raise building.error(f"padding amount {amount} leaves nothing of length {given.length}, which counts the pads")

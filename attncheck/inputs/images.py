@@ -1,4 +1,4 @@
-"""`images:` a shipped photograph, a file, or noise."""
+"""`images:` a shipped photograph, digits, a file, or noise."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from attncheck.core.evidence import Feed
 from attncheck.inputs import corpus
 from attncheck.inputs.building import Building
 from attncheck.inputs.corpus import PHOTOS, photo
+from attncheck.inputs.digits import Source, Split, digits, resized
 from attncheck.inputs.file import found
 from attncheck.inputs.hashing import content_hash
 from attncheck.inputs.kinds import input_kind
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
+DIGITS: dict[str, Source] = {"digits": "drawn", "scikit-learn-digits": "scikit-learn"}
 MARGIN = 1.15
 """A batch takes its crops from a photograph of this many times the side."""
 
@@ -29,17 +31,17 @@ def files_of(arguments: Mapping[str, Any], root: Path) -> list[Path]:
     name = arguments["name"]
     if name in PHOTOS:
         return [Path(corpus.__file__).parent / PHOTOS[name].file]
-    return [] if name == "noise" else [root / name]
+    return [] if name == "noise" or name in DIGITS else [root / name]
 
 
 @input_kind("images", files=files_of)
-def images(building: Building, *, name: str, size: int | None = None, seed: int = 0) -> Feed:
+def images(building: Building, *, name: str, size: int | None = None, seed: int = 0, split: Split = "test") -> Feed:
     """Square images in the subject's own size and normalisation.
 
-    `name` is a shipped photograph (flower), noise (independent N(0, 1) pixels after normalisation, from `seed`), or a file of the
-    project. The photograph is scaled to the side and cropped in the middle; the rows of a batch are crops along its diagonal, every
-    other one mirrored. `size` overrides the side in pixels, for models that interpolate their positions. `length` and `padding` do
-    not apply.
+    `name` is a shipped photograph (flower), digits or scikit-learn-digits (the images that the recipe vit-digits trains on; `split` test
+    are those held out), noise (independent N(0, 1) pixels after normalisation, from `seed`), or a file of the project. The photograph is
+    scaled to the side and cropped in the middle; the rows of a batch are crops along its diagonal, every other one mirrored. `size`
+    overrides the side in pixels, for models that interpolate their positions. `length` and `padding` do not apply.
     """
     import numpy as np
 
@@ -58,6 +60,8 @@ def images(building: Building, *, name: str, size: int | None = None, seed: int 
     if name == "noise":
         shape = (encoder.channels, side, side)
         pixels = np.stack([random_state(building, seed, row).standard_normal(shape) for row in range(building.batch)])
+    elif name in DIGITS:
+        pixels = np.stack([_normalised(building, image) for image in _digits(building, name, split, side)])
     else:
         opened = _opened(building, name)
         pixels = np.stack([_normalised(building, crop) for crop in crops(opened, side, building.batch)])
@@ -67,6 +71,16 @@ def images(building: Building, *, name: str, size: int | None = None, seed: int 
     if side != encoder.image_size and "interpolate_pos_encoding" in takes:
         arguments["interpolate_pos_encoding"] = True
     return Feed(arguments=arguments, labels=_labels(building, side, patch), content_hash=content_hash({main: array}))
+
+
+def _digits(building: Building, name: str, split: Split, side: int) -> list[Image]:
+    from PIL import Image as Library
+
+    found, _ = digits(split, DIGITS[name])
+    if building.batch > len(found):
+        raise building.error(f"batch {building.batch}, but {name} has {len(found)} images to {split} on")
+    channels = building.encoder.channels if building.encoder else 1
+    return [Library.fromarray(resized(image, side)).convert("L" if channels == 1 else "RGB") for image in found[: building.batch]]
 
 
 def crops(image: Image, side: int, batch: int) -> list[Image]:
@@ -93,9 +107,9 @@ def _opened(building: Building, name: str) -> Image:
 
     if name in PHOTOS:
         return Library.open(io.BytesIO(photo(name))).convert("RGB")
-    hint = nearest(name, [*PHOTOS, "noise"])
+    hint = nearest(name, [*PHOTOS, *DIGITS, "noise"])
     if "." not in name and "/" not in name:
-        shown = ", ".join([*PHOTOS, "noise"])
+        shown = ", ".join([*PHOTOS, *DIGITS, "noise"])
         raise building.error(f"unknown image {name!r}" + (f"; did you mean {hint!r}?" if hint else "") + f"; allowed: {shown}, or a file")
     try:
         return Library.open(found(building, name)).convert("RGB")

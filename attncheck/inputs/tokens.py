@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import PlainValidator
 
 from attncheck.core.evidence import Feed
 from attncheck.inputs.building import Building
@@ -15,11 +17,35 @@ DEFAULT_COUNT = 64
 DEFAULT_HALF = 25
 
 
+def _token_ids(value: Any) -> Any:
+    """One mistake is one message, whatever the branch of the union that it comes closest to."""
+    if value in ("random", "repeated-random"):
+        return value
+    rows = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+    wrong = [
+        token
+        for row in rows
+        for token in (row if isinstance(row, list) else [row])
+        if isinstance(token, bool) or not isinstance(token, int)
+    ]
+    if wrong or not isinstance(value, list) or not all(isinstance(row, list) for row in rows):
+        raise ValueError(
+            f"{wrong[0] if wrong else value!r} is no token id; allowed: a list of ids, a list of such rows, random, repeated-random"
+        )
+    return value
+
+
+TokenIds = Annotated[
+    Literal["random", "repeated-random"] | list[int] | list[list[int]],
+    PlainValidator(_token_ids, json_schema_input_type=Literal["random", "repeated-random"] | list[int] | list[list[int]]),
+]
+
+
 @input_kind("tokens", files=lambda arguments, root: [])
 def tokens(
     building: Building,
     *,
-    ids: Literal["random", "repeated-random"] | list[int] | list[list[int]],
+    ids: TokenIds,
     count: int | None = None,
     half: int | None = None,
     seed: int = 0,
@@ -64,6 +90,7 @@ def tokens(
 
 def drawn(building: Building, count: int, seed: int, row: int, *, distinct: bool) -> list[int]:
     """`count` ids of the vocabulary without special tokens, from NumPy's frozen generator: the same on every version and machine."""
+    building.require_room(building.batch * count)
     import numpy as np
 
     size = building.encoder.vocabulary_size if building.encoder else None

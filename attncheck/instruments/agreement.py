@@ -28,19 +28,26 @@ SUSPICIOUS = {torch.float64: 1e-6, torch.float32: 1e-4}
 """Past this difference zero-mass claims are asked for at every threshold; in half precision, past `DISAGREEMENT`."""
 
 
-SIGNS = 2
-"""Combinations of a value's columns that are held against the output. One alone misses two faults of opposite sign half of the time."""
+COMBINATIONS = 2
+"""Combinations of a value's columns that are held against the output. One alone may happen to hide two faults from each other."""
 
 
-def column_signs(call: AttentionCall) -> Tensor:
-    """float32 [d_v, SIGNS] of +-1, the same for every run of the same call."""
-    generator = torch.Generator().manual_seed(20240611 + 7919 * call.layer)
-    signs = torch.randint(0, 2, (call.value.shape[-1], SIGNS), generator=generator, dtype=torch.int8) * 2 - 1
-    return signs.to(call.value.device, torch.float32)
+def column_weights(call: AttentionCall) -> Tensor:
+    """float32 [d_v, COMBINATIONS] of mean square 1, the same for every run of the same call.
+
+    Of either sign and all of different sizes, between 0.48 and 1.44: under +-1 alone a kernel that exchanged two columns of equal sign, or
+    moved one onto the other, would pass.
+    """
+    draws = torch.Generator().manual_seed(20240611 + 7919 * call.layer)
+    shape = (call.value.shape[-1], COMBINATIONS)
+    signs = torch.randint(0, 2, shape, generator=draws, dtype=torch.int8) * 2 - 1
+    sizes = (torch.rand(shape, generator=draws) + 0.5) * (12 / 13) ** 0.5
+    made: Tensor = (signs * sizes).to(call.value.device, torch.float32)
+    return made
 
 
 def combine(call: AttentionCall, keys: int) -> Tensor | None:
-    """[B, kv_heads, keys, SIGNS + 1]: the call's values under `column_signs`, then their sizes: the largest of those and their norms.
+    """[B, kv_heads, keys, COMBINATIONS + 1]: the call's values under `column_weights`, then their sizes: the larger of those and norms.
 
     A product A V is checked without forming it: (A V) r = A (V r) for any r (Freivalds). All columns of the values take part, so that a
     kernel which is right where it is asked and wrong in other columns does not pass. None for an output of another width.
@@ -48,20 +55,20 @@ def combine(call: AttentionCall, keys: int) -> Tensor | None:
     if call.output.shape[-1] != call.value.shape[-1]:
         return None
     value = call.value[:, :, :keys].float()
-    signed, norm = value @ column_signs(call), torch.linalg.vector_norm(value, dim=-1, keepdim=True)
-    return torch.cat([signed, torch.maximum(norm, signed.abs().amax(-1, keepdim=True))], -1)
+    mixed, norm = value @ column_weights(call), torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+    return torch.cat([mixed, torch.maximum(norm, mixed.abs().amax(-1, keepdim=True))], -1)
 
 
 def own_error(call: AttentionCall, combined: Tensor) -> Tensor:
-    """[B, H, N]: how far the kernel's output is from A V under `column_signs`, in units of A times the values' sizes.
+    """[B, H, N]: how far the kernel's output is from A V under `column_weights`, in units of A times the values' sizes.
 
     Weights that are off by a share are off by at most that share here, as on +-1 columns.
 
-    `combined` [B, H, N, SIGNS + 1] are the exact weights times `combine`. 0 where values that are no numbers leave nothing to compare;
-    infinite where the output alone is none.
+    `combined` [B, H, N, COMBINATIONS + 1] are the exact weights times `combine`. 0 where values that are no numbers leave nothing to
+    compare; infinite where the output alone is none.
     """
     expected, size = combined[..., :-1].float(), combined[..., -1].float()
-    answered = call.output.float() @ column_signs(call)
+    answered = call.output.float() @ column_weights(call)
     smallest = torch.finfo(call.output.dtype).tiny
     apart = (expected - answered).abs().amax(-1) / size.clamp(min=smallest)
     comparable = combined.isfinite().all(-1)
@@ -95,7 +102,7 @@ def disagreement(context: CallContext, asked: Tensor, own: Tensor, layer: int) -
         return MeasurementError(f"the {broken[0]} holds values that are not numbers, so its attention is none: at {at}")
     on = "values of +-1" if worst == _largest(asked) else "its own values, in units of their size"
     return MeasurementError(
-        f"the kernel does not apply the attention that its query, key and mask define: at {at} the two differ by {worst:.3g} on {on} "
+        f"the kernel does not apply the attention that its query, key and mask define: at {at} the two differ by {_size(worst)} on {on} "
         f"(rounding stays below {allowed:g}); exact rows would describe another attention than the one that ran. See `kernel.error`"
     )
 
@@ -103,7 +110,7 @@ def disagreement(context: CallContext, asked: Tensor, own: Tensor, layer: int) -
 def uneven(context: CallContext, combined: Tensor, unconfirmed: Tensor, layer: int, *, signed: bool) -> MeasurementError | None:
     """Why a kernel's answers in the columns that were asked say nothing of the others; None where its output bears them out.
 
-    `combined` [B, H, N, SIGNS + 1] are the kernel's own answers to `combine`, so that no exact rows are needed. `unconfirmed` rows
+    `combined` [B, H, N, COMBINATIONS + 1] are the kernel's own answers to `combine`, so that no exact rows are needed. `unconfirmed` rows
     [B, H, N] are no numbers. Where weights may be `signed`, sizes may cancel in a row, and the largest of the head is taken.
     """
     if signed:
@@ -116,7 +123,7 @@ def uneven(context: CallContext, combined: Tensor, unconfirmed: Tensor, layer: i
     sample, head = _where(error)
     return MeasurementError(
         f"the kernel does not treat all columns of its values alike: at {_at(context, layer, sample, head)} sums over the columns of its "
-        f"output differ from its answer to the same sums of its values by {worst:.3g} of their size (rounding stays below {allowed:g}). "
+        f"output differ from its answer to the same sums of its values by {_size(worst)} of their size (rounding stays below {allowed:g}). "
         "What it says of the columns that were asked is not true of the others. See `kernel.error`"
     )
 
@@ -129,6 +136,11 @@ def _past_rounding(context: CallContext, error: Tensor) -> tuple[int, int, float
     sample, head = _where(error)
     allowed += rounding_of_scores(context.call, sample, head)
     return None if worst <= allowed else (sample, head, worst, allowed)
+
+
+def _size(worst: float) -> str:
+    """Of values that are 0 any other answer is beyond all measure."""
+    return f"{worst:.3g}" if worst < 1e6 else "more than a million"
 
 
 def _largest(error: Tensor) -> float:

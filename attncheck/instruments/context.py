@@ -102,6 +102,11 @@ class CallContext:
         slots = self.call.key_positions if self.call.key_positions is not None else torch.arange(self.keys, device=self.call.key.device)
         return slots[None, :] - self.first_slot[:, None]
 
+    @cached_property
+    def last_key(self) -> int:
+        """Position of the last key that is no padding, of the longest sample."""
+        return int(torch.where(self.key_counts, self.key_positions, 0).max())
+
     @property
     def unplaced(self) -> str:
         """Why nobody can say at which positions the queries stand, or an empty text. A causal flag is aligned to the first key."""

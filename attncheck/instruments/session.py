@@ -14,7 +14,7 @@ import torch
 
 from attncheck.core.errors import AttncheckError, MeasurementError, NotObservable, raised
 from attncheck.core.observable import Value
-from attncheck.instruments import agreement
+from attncheck.instruments import agreement, answers
 from attncheck.instruments.context import DENSE_LIMIT, CallContext, identity_weights
 from attncheck.instruments.folding import fold
 from attncheck.instruments.probes import Probe, Prober, ProbeRequest, beyond
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from attncheck.core.definitions import Request
     from attncheck.core.evidence import AttentionCall
     from attncheck.core.registry import Entry
+    from attncheck.instruments.rows import Tile
 
 
 @dataclass
@@ -100,6 +101,8 @@ class Session:
         self.visibilities = Visibilities()
         self.prober = Prober(self._probe_request())
         self.check_kernel = check_kernel
+        self.dropped: list[str] = []
+        """Calls under dropout."""
 
     def _probe_request(self) -> ProbeRequest:
         """The columns of all probe observables together."""
@@ -121,12 +124,15 @@ class Session:
         tokens = queries.tokens if queries is keys else None
         return CallContext(call, self.visibilities, valid=queries.valid, valid_keys=keys.valid, tokens=tokens)
 
-    def notes(self) -> list[str]:
-        """What a reader of the verdicts should know, once the pass is over."""
+    def notes(self, want: Wanted) -> list[str]:
+        """What a reader of a verdict on this should know, once the pass is over."""
         found = []
+        if self.dropped and want.reads in ("rows", "columns"):
+            more = f" and {len(self.dropped) - 1} more" if self.dropped[1:] else ""
+            found.append(f"dropout ran in {self.dropped[0]}{more}: these are the weights before it")
         for what in ("future", "outside_window"):
             apart, neighbours = self.prober.coverage(what)
-            if apart < neighbours:
+            if want.request.name == f"attention.{what}_mass" and apart < neighbours:
                 found.append(
                     f"attention.{what}_mass: the thresholds told {apart} of {neighbours} neighbouring positions apart; with `cuts: all` "
                     "every head is asked for all of them"
@@ -138,6 +144,8 @@ class Session:
         context = self._context(call)
         result = LayerResult(call.layer, call.stack, call.path, call.implementation, empty_rows=context.empty_rows)
         self.layers.append(result)
+        if call.dropout:
+            self.dropped.append(call.path)
         if (self.kernel_rows or call.rows_from_kernel) and context.keys <= DENSE_LIMIT:
             context.kernel_weights = identity_weights(call).to(self.dtype)
         elif call.rows_from_kernel:
@@ -155,11 +163,11 @@ class Session:
             if probe is None:
                 self._fault(want, NotObservable(f"{call.path}: the kernel cannot be asked: {call.replay_refused or 'unknown kernel'}"))
                 continue
-            found = self._try(want, want.entry.function, probe, **want.arguments)
+            found = self._try(want, self._of_probe, want, probe)
             if found is not None:
                 result.values[want.request.key] = found if isinstance(found, Value) else fold(found, context.counts, want)
         for want in self.by_reads.get("call", ()):
-            value = self._try(want, want.entry.function, context, **want.arguments)
+            value = self._try(want, self._of_call, want, context)
             if value is not None:
                 result.values[want.request.key] = value
         self._symbols(context, result, walked)
@@ -192,16 +200,16 @@ class Session:
             place = (tile.batch, tile.head, tile.rows)
             for want in rows:
                 if want.request.key not in self.faults:
-                    numbers = self._try(want, want.entry.function, tile, **want.arguments)
+                    numbers = self._try(want, self._of_rows, want, tile)
                     if numbers is not None:
                         per_row[want.request.key][place] = numbers
             for want in columns:
                 if want.request.key not in self.faults:
-                    numbers = self._try(want, want.entry.function, tile, **want.arguments)
+                    numbers = self._try(want, self._of_columns, want, tile)
                     if numbers is not None:
-                        sums, count = numbers if isinstance(numbers, tuple) else (numbers, tile.counts.sum())
+                        sums, count = numbers
                         per_key[want.request.key][tile.batch, tile.head] += sums
-                        into[want.request.key][tile.batch, tile.head] += count
+                        into[want.request.key][tile.batch, tile.head] += tile.counts.sum() if count is None else count
             kept["row_sum"][place] = tile.row_sum
             if context.checks is not None:
                 kept["check"][place] = tile.check
@@ -217,6 +225,22 @@ class Session:
             if want.request.key not in self.faults:
                 result.values[want.request.key] = self._columns(per_key[want.request.key], into[want.request.key], context, want)
         return kept
+
+    def _of_rows(self, want: Wanted, tile: Tile) -> Tensor:
+        found = want.entry.function(tile, **want.arguments)
+        return answers.tensor(want.entry, found, tuple(tile.counts.shape), "[rows], a number for each row of the tile")
+
+    def _of_columns(self, want: Wanted, tile: Tile) -> tuple[Tensor, Any]:
+        return answers.per_key(want.entry, want.entry.function(tile, **want.arguments), tile.keys_total)
+
+    def _of_probe(self, want: Wanted, probe: Probe) -> Tensor | Value:
+        found = want.entry.function(probe, **want.arguments)
+        if isinstance(found, Value):
+            return answers.value(want.entry, found)
+        return answers.tensor(want.entry, found, tuple(probe.row_sum.shape), "[batch, heads, queries]")
+
+    def _of_call(self, want: Wanted, context: CallContext) -> Value:
+        return answers.value(want.entry, want.entry.function(context, **want.arguments))
 
     def _columns(self, sums: Tensor, rows: Tensor, context: CallContext, want: Wanted) -> Value:
         """Sums over rows made means. No place on padding keys, nor where the observable's own `finish` left a key out with NaN."""
@@ -272,7 +296,10 @@ class Session:
         asked = own = torch.zeros(call.query.shape[:3], device=call.query.device)
         counted = context.counts[:, None, :]
         if probe is not None and "check" in walked:
-            asked = torch.where(counted, (walked["check"].float() - probe.checked).abs().amax(-1), asked)
+            gap = (walked["check"].float() - probe.checked).abs()
+            # No number from the kernel where the rows have one is as wrong as can be; no number from the rows is no check.
+            gap = torch.where(gap.isnan() & walked["check"].isfinite(), torch.inf, gap)
+            asked = torch.where(counted, gap.amax(-1), asked)
         if "combined" in walked:
             own = torch.where(counted, agreement.own_error(call, walked["combined"]), own)
         return asked, own

@@ -43,11 +43,15 @@ def key_mass(tile: Tile, *, keys: Spans) -> Tensor:
     """Mass on the keys at the given positions, mean over queries.
 
     `keys` is a range ('0..3', '512..', '7') or a list of ranges, such as the patches of a region of an image; a key in two of them
-    counts once. `per: query` with `where: {query: 0}` asks one query, such as a class token.
+    counts once. `per: query` with `where: {query: 0}` asks one query, such as a class token. Raises MeasurementError for a range in which
+    no sequence of the input has a key.
     """
     chosen = None
+    last = tile.context.last_key
     for span in keys:
         start, stop = parse_span(span)
+        if start > last:
+            raise MeasurementError(f"keys {span}: the input's keys are 0 to {last}, so a claim about them says nothing")
         inside = tile.key_positions >= start
         if stop is not None:
             inside = inside & (tile.key_positions <= stop)
@@ -100,6 +104,6 @@ def outside_window_mass(probe: Probe, *, window: int, cuts: Literal["staggered",
         raise MeasurementError(probe.context.unplaced or "a single key has no window")
     keys = probe.context.keys
     if not 1 <= window < keys:
-        empty = "none lies outside of it, so the claim says nothing"
+        empty = "none lies outside of it, so the claim says nothing" if window > 0 else "a window of at least 1 key is needed"
         raise MeasurementError(f"window {window} at {keys} keys: {empty}; allowed: 1 to {keys - 1}")
     return outside

@@ -167,6 +167,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.attn = {**told, "outcome": "error" if report.when == "setup" and report.failed else report.outcome}
         if told.get("headline") is None and not report.passed:
             report.attn["headline"] = _reason(report)
+        if told.get("picture"):
+            from attncheck.plugin.html import attach
+
+            attach(item.config, report, told["picture"])
     return report
 
 

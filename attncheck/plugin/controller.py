@@ -73,7 +73,9 @@ class Controller:
         if kept:
             terminalreporter.write_line(f"{kept} of {answered} quantities are kept from earlier runs; --attn-no-cache measures anew")
         count = len(self.state.met)
-        asked_for_paths = self.state.config.args_source is pytest.Config.ArgsSource.ARGS
+        asked_for_paths = self.state.config.args_source is pytest.Config.ArgsSource.ARGS and not all(
+            "::" in arg for arg in self.state.config.args
+        )
         if count and (asked_for_paths or exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED):
             terminalreporter.write_line(f"{count} spec file{'s were' if count > 1 else ' was'} met; add --attn-spec", yellow=True)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from attncheck.core.baseline import NotComparable, write
-from attncheck.core.errors import AttentionWarning, AttncheckError, Unavailable
+from attncheck.core.errors import AttentionWarning, AttncheckError, MeasurementError, Unavailable, printable
 from attncheck.engine.results import record
 from attncheck.plugin.spec_file import located
 from attncheck.plugin.state import RECORD
@@ -28,13 +28,13 @@ def settle(state: State, item: pytest.Item, case: Case) -> Callable[[], object]:
     __tracebackhide__ = True
     item.stash[RECORD] = record(case, None)
     if case.exemption is not None:
-        return partial(_skip, skip_text(case))
+        return partial(_skip, printable(skip_text(case)))
     try:
         verdict, done = _judged(state, case)
     except Unavailable as error:
         return partial(_missing, state, case, error)
     except AttncheckError as error:
-        fail = partial(pytest.fail, _error_text(state, case, error, item.nodeid), pytrace=False)
+        fail = partial(pytest.fail, printable(_error_text(state, case, error, item.nodeid)), pytrace=False)
     else:
         picture = state.picture(case, verdict)
         item.stash[RECORD] = told = record(case, verdict, picture=picture, passes=state.run.keys(case))
@@ -63,7 +63,10 @@ def _judged(state: State, case: Case) -> tuple[Verdict, str]:
         return verdict, ""
     if proposal.state == "unchanged" or (state.updates == "new" and proposal.state != "missing"):
         return verdict, "unchanged" if proposal.state == "unchanged" else ""
-    done = write(state.config.rootpath, proposal)
+    try:
+        done = write(state.config.rootpath, proposal)
+    except OSError as error:
+        raise MeasurementError(f"the baseline {proposal.identity.path} cannot be written: {error.strerror or error}") from error
     return state.run.judge(case), done
 
 
@@ -89,7 +92,7 @@ def _missing(state: State, case: Case, error: Unavailable) -> NoReturn:
         pytest.fail(
             f"not available: {error}\n  --attn-strict is set, and subject {case.subject.definition.name} is not optional", pytrace=False
         )
-    pytest.skip(skip_text(case, error))
+    pytest.skip(printable(skip_text(case, error)))
 
 
 def _tell(case: Case, verdict: Verdict, nodeid: str, picture: Path | None) -> None:
@@ -97,7 +100,7 @@ def _tell(case: Case, verdict: Verdict, nodeid: str, picture: Path | None) -> No
     if verdict.passed:
         return
     if case.property.level == "warn":
-        message = AttentionWarning(warning_text(case, verdict))
+        message = AttentionWarning(printable(warning_text(case, verdict)))
         try:
             warnings.warn_explicit(message, None, case.property.place.path, case.property.place.line)
             return
@@ -105,4 +108,4 @@ def _tell(case: Case, verdict: Verdict, nodeid: str, picture: Path | None) -> No
             pass  # -W error makes it fail, with the text of a failure
     text = (must_fail_text if case.must_fail else failure_text)(case, verdict, nodeid=nodeid, picture_path=picture)
     # The first line is the verdict's own in every case: the summary, the JSON file and attncheck.check() say the same.
-    pytest.fail("\n".join([verdict.headline, *text.splitlines()[1:]]), pytrace=False)
+    pytest.fail(printable("\n".join([verdict.headline, *text.splitlines()[1:]])), pytrace=False)

@@ -88,6 +88,7 @@ class State:
         if self.opened is None:
             from attncheck.engine.plan import plan
             from attncheck.engine.run import Run, RunOptions
+            from attncheck.engine.store import run_folder
 
             options = RunOptions(
                 root=self.config.rootpath,
@@ -97,7 +98,7 @@ class State:
                 progress=_progress(self.config),
                 cache=not self.setting("no_cache"),
             )
-            self.opened = Run(self.runs / self.run_name, plan(self.cases), options)
+            self.opened = Run(run_folder(self.config.rootpath, self.run_name), plan(self.cases), options)
         return self.opened
 
     def has_namesakes(self, case: Case) -> bool:

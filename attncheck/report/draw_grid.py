@@ -53,7 +53,7 @@ def _image(figure: Figure, axes: Axes, picture: Picture, values: np.ndarray) -> 
         axes.set(xlim=(-0.5, values.shape[1] - 0.5), ylim=(values.shape[0] - 0.5, -0.5))
         return
     colours = matplotlib.colormaps["cividis"].with_extremes(bad="#D9D9D9")
-    low, high = float(finite.min()), float(finite.max())
+    low, high = _with_bounds(float(finite.min()), float(finite.max()), picture)
     if low == high:
         low, high = low - (abs(low) * 0.01 or 0.5), high + (abs(high) * 0.01 or 0.5)
     wide = low > 0 and high / low > 300
@@ -71,6 +71,14 @@ def _image(figure: Figure, axes: Axes, picture: Picture, values: np.ndarray) -> 
             white = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
             place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (-3, 0), "textcoords": "offset points"}
             bar.ax.annotate(label, (0, float(level)), ha="right", va="center", fontsize=7, bbox=white, **place)
+
+
+def _with_bounds(low: float, high: float, picture: Picture) -> tuple[float, float]:
+    """The range of colours, as far as the bounds, unless values that do differ would be left without colours to differ by."""
+    levels = [float(level) for level in picture.bounds.values() if np.ndim(level) == 0 and np.isfinite(level)]
+    wide_low, wide_high = min([low, *levels]), max([high, *levels])
+    noise = high - low <= 1e-4 * max(abs(low), abs(high))
+    return (wide_low, wide_high) if noise or high - low >= 0.1 * (wide_high - wide_low) else (low, high)
 
 
 def _outline(axes: Axes, marked: list[tuple[int, int]]) -> None:

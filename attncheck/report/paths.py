@@ -17,8 +17,9 @@ def picture_path(root: Path, case: Case, *, namesakes: bool = False) -> Path:
 
     Raises AttncheckError where a link in the way leads out of the project.
     """
-    spec = _safe(Path(case.property.place.path).name.removesuffix(".yaml").removesuffix(".yml").removesuffix(".attn"))
-    if namesakes:
+    name = Path(case.property.place.path).name.removesuffix(".yaml").removesuffix(".yml").removesuffix(".attn")
+    spec = _safe(name)
+    if namesakes or spec != name:  # what was made safe may be another spec's name
         spec = f"{spec}-{hashlib.sha256(case.property.place.path.encode()).hexdigest()[:6]}"
     return within(root, ".attncheck", "plots", spec, f"{picture_name(case)}.png")
 

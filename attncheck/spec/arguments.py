@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, WithJsonSchema
 
 from attncheck.core.bounds import BoundError
 from attncheck.core.definitions import Request
@@ -134,7 +134,7 @@ def _report(reader: Reader, model: type[BaseModel], node: Node, what: str, error
             missing = str(detail["loc"][-1])
             if missing in reader.guessed(found, list(_model_at(model, path).model_fields)):
                 continue
-            reader.report(place, f"{label}: {missing} is missing", f"a value for {missing}")
+            reader.report(place, f"{label}: {missing} is missing", _parts(_model_at(model, path), missing) or f"a value for {missing}")
             continue
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, ValueError) and len(group) == 1:
@@ -144,6 +144,14 @@ def _report(reader: Reader, model: type[BaseModel], node: Node, what: str, error
         options = _options(detail) if len(group) == 1 else None
         like = str(found.value) if options and isinstance(found.value, str) else None
         reader.report(place, f"{label}: {shown(found)}", options or allowed, like=like)
+
+
+def _parts(model: type[BaseModel], name: str) -> str:
+    """What a mapping that an argument stands for may hold, or an empty text."""
+    info = model.model_fields.get(name)
+    schemas = [item.json_schema for item in (info.metadata if info else ()) if isinstance(item, WithJsonSchema)]
+    parts = [part for schema in schemas if schema for part in schema.get("properties", ())]
+    return f"any of {', '.join(parts)}" if parts else ""
 
 
 def _allowed(detail: Any) -> str:

@@ -98,6 +98,8 @@ def _located(reader: Reader, entry: Entry, name: str, value: Any) -> Any:
         return value
     if isinstance(value, list):
         return [_located(reader, entry, name, item) for item in value]
+    if isinstance(value, dict):
+        return {key: _located(reader, entry, name, item) for key, item in value.items()}
     if isinstance(value, str) and (PATH in info.metadata or paths.is_explicit(value)):
         return paths.beside(reader.folder, value)
     return value

@@ -34,7 +34,7 @@ class Reduction:
     dim: str
     how: str
     above: float | None = None
-    """Argument of first_above."""
+    """Argument of first_above and first_below."""
 
 
 @dataclass(frozen=True)

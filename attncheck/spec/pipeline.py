@@ -15,7 +15,8 @@ from attncheck.spec.nodes import Node
 from attncheck.spec.reader import Reader, shown
 from attncheck.spec.selectors import parse_selector
 
-OF_AN_ORDER = ("peak", "growth", "slope", "first_above")
+WITH_A_NUMBER = ("first_above", "first_below")
+OF_AN_ORDER = ("peak", "growth", "slope", "exponent", "largest_rise", "largest_fall", *WITH_A_NUMBER)
 """Reductions that follow a profile: over layer or step."""
 
 
@@ -95,11 +96,11 @@ def _reduction(reader: Reader, node: Node, what: str, dim: str) -> Reduction | N
     above: float | None = None
     if node.is_mapping and len(node.entries) == 1:
         ((how, child),) = node.entries.items()
-        if how in known and how != "first_above":
+        if how in known and how not in WITH_A_NUMBER:
             reader.report(node, f"{what}: {dim}: {how} takes no argument", f"{dim}: {how}")
             return None
         if isinstance(child.value, bool) or not isinstance(child.value, int | float) or not abs(child.value) < float("inf"):
-            reader.report(child, f"{what}: {dim}: {how}: {shown(child)}", "{first_above: NUMBER}")
+            reader.report(child, f"{what}: {dim}: {how}: {shown(child)}", " or ".join(f"{{{word}: NUMBER}}" for word in WITH_A_NUMBER))
             return None
         name, above = node.keys[how], float(child.value)
         name = Node(how, name.line, name.column)
@@ -108,8 +109,8 @@ def _reduction(reader: Reader, node: Node, what: str, dim: str) -> Reduction | N
     chosen = reader.choice(name, f"{what}: {dim}", known)
     if chosen is None:
         return None
-    if chosen == "first_above" and above is None:
-        reader.report(node, f"{what}: {dim}: first_above of what?", "{first_above: NUMBER}")
+    if chosen in WITH_A_NUMBER and above is None:
+        reader.report(node, f"{what}: {dim}: {chosen} of what?", f"{{{chosen}: NUMBER}}")
         return None
     if chosen in OF_AN_ORDER and dim not in ("layer", "step"):
         reader.report(node, f"{what}: {dim}: {chosen} follows an order", f"{chosen} over layer or step")

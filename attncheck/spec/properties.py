@@ -14,7 +14,7 @@ from attncheck.spec.model import Demand, Exemption, Property, Quota, Relation, S
 from attncheck.spec.nodes import Node
 from attncheck.spec.pipeline import Dims, dims_of, read_reduce, read_relation, read_where
 from attncheck.spec.quantifiers import UNITS, parse_quantifier
-from attncheck.spec.reader import MARK, Reader, flatten
+from attncheck.spec.reader import MARK, MARK_ALLOWED, Reader, flatten
 from attncheck.spec.tolerances import read_tolerance
 
 STEPS = ("observe", "where", "reduce", "ratio_to", "difference_to", "for")
@@ -75,6 +75,9 @@ def _read(reader: Reader, name: str, node: Node, key: Node, file: File) -> Prope
                 reader.report(node.keys[word], f"{name}: {word} without observe", "where and reduce after observe")
     if relation is not None and relation.request is not None and dims is not None:
         _check_counterpart(reader, name, fields, relation.request, dims, repeated)
+    if relation is not None and relation.request == found and relation.subject is None and not relation.axes:
+        word = f"{relation.kind}_to"
+        reader.report(node.keys[word], f"{name}: {word}: {found} against itself, which says nothing", "another observable, subject or axis")
     quantifier, text = _quantifier(reader, name, fields, dims, demand, (*named["subjects"], *named["must_fail_on"]), file)
     rest = _about(reader, name, node, fields, file)
     if found is None or demand is None:
@@ -237,7 +240,7 @@ def read_about(reader: Reader, name: str, fields: Mapping[str, Node]) -> dict[st
     if "level" in fields:
         found["level"] = cast(Literal["fail", "warn"], reader.choice(fields["level"], f"{name}: level", LEVELS))
     if "marks" in fields:
-        found["marks"] = reader.texts(fields["marks"], f"{name}: marks", MARK, "a pytest mark: letters, digits and '_'")
+        found["marks"] = reader.texts(fields["marks"], f"{name}: marks", MARK, MARK_ALLOWED)
     if "tolerance" in fields:
         found["tolerance"] = read_tolerance(reader, fields["tolerance"]) or Tolerance()
     return found

@@ -15,7 +15,9 @@ from attncheck.core.vocabulary import Vocabulary
 from attncheck.spec.nodes import Node
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
-MARK = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MARK = re.compile(r"(?!(parametrize|usefixtures|skipif|filterwarnings)$)[A-Za-z_][A-Za-z0-9_]*")
+"""A mark to select by. Those that pytest itself calls with arguments would break the tests."""
+MARK_ALLOWED = "a pytest mark: letters, digits and '_', none that takes arguments (parametrize, usefixtures, skipif, filterwarnings)"
 _HINTS = 200
 """After so many problems, names are no longer compared with all known ones."""
 

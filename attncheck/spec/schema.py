@@ -15,6 +15,7 @@ from attncheck.core.vocabulary import Vocabulary
 from attncheck.spec import inputs, properties, subjects
 from attncheck.spec.arguments import first_argument
 from attncheck.spec.model import AXES
+from attncheck.spec.pipeline import WITH_A_NUMBER
 from attncheck.spec.quantifiers import MOST_LINKS, pattern
 from attncheck.spec.reader import MARK, NAME
 from attncheck.spec.tolerances import KINDS
@@ -178,7 +179,8 @@ class _Schema:
     def property(self) -> Schema:
         observable: Schema = {"$ref": "#/definitions/observable"}
         selectors: dict[str, Schema] = {dim: {"type": ["integer", "string"]} for dim in DIMS} | {"stack": {"enum": list(STACKS)}}
-        how = {"anyOf": [{"enum": list(self.vocabulary.reductions)}, {**_closed({"first_above": {"type": "number"}}), "minProperties": 1}]}
+        beyond = [{**_closed({word: {"type": "number"}}), "minProperties": 1} for word in WITH_A_NUMBER]
+        how = {"anyOf": [{"enum": list(self.vocabulary.reductions)}, *beyond]}
         relation = {**_closed({"subject": _TEXT, "observable": observable, **_axes(several=False)}), "minProperties": 1}
         steps: dict[str, Schema] = {
             "observe": observable,

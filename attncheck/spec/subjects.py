@@ -9,7 +9,7 @@ from attncheck.core.definitions import SubjectDefinition
 from attncheck.spec.kinds import Parts, options_of, take_apart
 from attncheck.spec.model import AXES, Subject
 from attncheck.spec.nodes import Node
-from attncheck.spec.reader import MARK, Reader
+from attncheck.spec.reader import MARK, MARK_ALLOWED, Reader
 
 KEYS = ("like", *AXES, "weights", "seed", "seeds", "marks", "inputs", "optional", "attention_layers", "claims")
 LONGEST_CHAIN = 30
@@ -98,7 +98,7 @@ class _Subjects:
             elif key == "seeds":
                 extra[key] = reader.integers(child, label)
             elif key == "marks":
-                extra[key] = reader.texts(child, label, MARK, "a pytest mark: letters, digits and '_'")
+                extra[key] = reader.texts(child, label, MARK, MARK_ALLOWED)
             elif key == "inputs":
                 extra[key] = reader.names(child, label, self.inputs)
             elif key == "optional":

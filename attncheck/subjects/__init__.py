@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from attncheck.subjects import config, operator, pretrained, python  # noqa: F401  (registers the kinds)
+from attncheck.subjects import config, operator, pretrained, python, series  # noqa: F401  (registers the kinds)
 from attncheck.subjects.kinds import SUBJECT_KINDS, subject_kind
-from attncheck.subjects.loading import Loading, load
+from attncheck.subjects.loading import Loading, load, load_any
 
-__all__ = ["SUBJECT_KINDS", "Loading", "load", "subject_kind"]
+__all__ = ["SUBJECT_KINDS", "Loading", "load", "load_any", "subject_kind"]

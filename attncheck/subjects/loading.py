@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from attncheck.core.arguments import checked_arguments
 from attncheck.core.definitions import DTYPES, SubjectDefinition
 from attncheck.core.errors import AttncheckError, MeasurementError, Unavailable, nearest
-from attncheck.core.evidence import LoadedSubject
+from attncheck.core.evidence import LoadedSubject, SubjectSeries
 from attncheck.subjects.kinds import SUBJECT_KINDS
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Loading:
     """Where relative paths and the project's own modules are looked up."""
     trust_remote_code: bool = False
     """The command line's word; a subject needs its own as well."""
+    progress: Callable[[str], None] | None = None
+    """Tells somebody who waits; None where nobody watches."""
 
     @property
     def attn_implementation(self) -> str | None:
@@ -49,7 +52,23 @@ class Loading:
 
 
 def load(definition: SubjectDefinition, *, root: Path | None = None, trust_remote_code: bool = False) -> LoadedSubject:
-    """The subject of a definition, in eval mode, without gradients, on its device.
+    """The subject of a definition, as `load_any` gives it. Raises MeasurementError for a series, which is many subjects."""
+    found = load_any(definition, root=root, trust_remote_code=trust_remote_code)
+    if isinstance(found, SubjectSeries):
+        raise MeasurementError(
+            f"{definition.name}: {definition.kind} is a series of {len(found.steps)} checkpoints, and one model is needed"
+        )
+    return found
+
+
+def load_any(
+    definition: SubjectDefinition,
+    *,
+    root: Path | None = None,
+    trust_remote_code: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> LoadedSubject | SubjectSeries:
+    """The subject of a definition, in eval mode, without gradients, on its device; or the series of its checkpoints, none loaded yet.
 
     `device` None or auto takes cuda, then mps, then cpu; `dtype` None is float32 whatever the checkpoint is stored in, so that the
     same spec reads the same numbers everywhere. `root` (default: the working directory) is where relative paths start.
@@ -69,13 +88,14 @@ def load(definition: SubjectDefinition, *, root: Path | None = None, trust_remot
             dtype=settle_dtype(definition.dtype),
             root=Path(root) if root is not None else Path.cwd(),
             trust_remote_code=trust_remote_code,
+            progress=progress,
         )
         loaded = entry.function(loading, **options)
     except MeasurementError as error:
         if str(error).startswith(f"{definition.name}:"):
             raise
         raise MeasurementError(f"{definition.name}: {error}") from error.__cause__
-    if not isinstance(loaded, LoadedSubject):
+    if not isinstance(loaded, LoadedSubject | SubjectSeries):
         raise AttncheckError(f"the loader of subject kind {definition.kind!r} returned {type(loaded).__name__}, not a LoadedSubject")
     return loaded
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncheck import variants
-from attncheck.core.errors import MeasurementError, nearest
+from attncheck.core.errors import MeasurementError, nearest, raised
 from attncheck.core.evidence import LoadedSubject
 from attncheck.core.registry import Complaint
 from attncheck.subjects.kinds import subject_kind
@@ -105,7 +105,8 @@ def made(subject: str, name: str, function: Callable[..., Any], arguments: dict[
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return functools.partial(function, **arguments) if arguments else function
-    if "query" in parameters or _positional(parameters) >= 3:
+    open_ended = not isinstance(function, type) and any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    if "query" in parameters or _positional(parameters) >= 3 or open_ended:
         taken = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         for argument in arguments:
             if argument not in parameters and not taken:
@@ -113,7 +114,13 @@ def made(subject: str, name: str, function: Callable[..., Any], arguments: dict[
                 raise MeasurementError(f"{subject}: {name} takes no {argument!r}" + (f"; did you mean {hint!r}?" if hint else ""))
         return functools.partial(function, **arguments) if arguments else function
     check_call(subject, name, function, arguments)
-    result = function(**arguments)
+    try:
+        result = function(**arguments)
+    except Exception as error:
+        raise MeasurementError(
+            f"{subject}: {name} takes no query, so it was called for the operator that it returns, and raised {raised(error)}; "
+            "an operator of your own begins with (query, key, value"
+        ) from error
     if not callable(result):
         raise MeasurementError(f"{subject}: {name} takes no query and returned {type(result).__name__}; allowed: an attention operator")
     return result  # type: ignore[no-any-return]

@@ -108,10 +108,12 @@ def check_call(subject: str, target: str, function: Callable[..., Any], argument
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """What a factory sets for the whole process ends with it: the working directory, torch's default dtype and device, its grad mode."""
+    """What a factory sets for the whole process ends with it: the working directory, torch's default dtype and device, its grad mode, its
+    determinism."""
     import torch
 
     here, dtype, device, grad = os.getcwd(), torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()
+    strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     try:
         yield
     finally:
@@ -120,6 +122,7 @@ def undisturbed() -> Iterator[None]:
         if torch.get_default_device() != device:
             torch.set_default_device(None if device == torch.device("cpu") else device)
         torch.set_grad_enabled(grad)
+        torch.use_deterministic_algorithms(strict, warn_only=warns)
 
 
 @contextmanager

@@ -43,8 +43,22 @@ def model_class(config: Any, task: str | None) -> Any:
     for choice in _DEFAULT_ORDER:
         mapping = _mapping(choice)
         if kind in mapping and not (choice == "causal-lm" and _is_encoder(config)):
-            return _single(mapping[kind])
+            try:
+                return _single(mapping[kind])
+            except (ValueError, AttributeError) as error:  # a table of transformers names a class that it does not export
+                raise MeasurementError(
+                    f"transformers names a class for model type {config.model_type!r} that it does not have: {' '.join(str(error).split())}"
+                ) from error
     raise MeasurementError(f"transformers has no model class for model type {config.model_type!r}")
+
+
+def part_for(found: Any, config: Any) -> Any:
+    """The configuration that a class takes: of a composite model's, that of its text where the class is of the text alone."""
+    wanted = getattr(found, "config_class", None)
+    if wanted is None or isinstance(config, wanted):
+        return config
+    text = config.get_text_config(decoder=True)
+    return text if isinstance(text, wanted) else config
 
 
 def tasks_of(config: Any) -> list[str]:

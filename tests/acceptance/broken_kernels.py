@@ -94,6 +94,26 @@ def forgets_the_last_column(kernel: Kernel, module: nn.Module, query: Tensor, ke
     return output, weights
 
 
+def exchanges_two_columns(kernel: Kernel, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **named: Any) -> Any:
+    """Two neighbouring columns of the output in each other's place, as a wrong swizzle leaves them."""
+    head = named.pop("head")
+    output, weights = kernel(module, query, key, value, mask, **named)
+    output = output.clone()
+    output[:, :, head, [4, 5]] = output[:, :, head, [5, 4]]
+    return output, weights
+
+
+def writes_a_column_onto_its_neighbour(
+    kernel: Kernel, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **named: Any
+) -> Any:
+    head = named.pop("head")
+    output, weights = kernel(module, query, key, value, mask, **named)
+    output = output.clone()
+    output[:, :, head, 7] += output[:, :, head, 6]
+    output[:, :, head, 6] = 0
+    return output, weights
+
+
 def reads_a_padded_key(kernel: Kernel, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **named: Any) -> Any:
     """One head of the last batch row reads the first of its padding keys."""
     head, seen = named.pop("head"), visible(module, query, key, mask)
@@ -146,6 +166,8 @@ FAULTS: dict[str, Fault] = {
         drops_one_percent_of_a_key,
         halves_the_last_columns,
         forgets_the_last_column,
+        exchanges_two_columns,
+        writes_a_column_onto_its_neighbour,
         reads_a_padded_key,
         loses_the_scale,
         takes_the_wrong_kv_head,

@@ -132,6 +132,69 @@ def stack(*layers: nn.Module) -> tuple[nn.Module, dict[str, Tensor]]:
     return Stack(*layers).eval(), {"x": torch.randn(2, 9, 24)}
 
 
+def test_a_state_space_is_known_by_its_decay() -> None:
+    plain = type("Recurrence", (nn.Module,), {"forward": Mamba.forward})
+    with pytest.raises(NotObservable, match="applied to values as a softmax's would be"):
+        run(*stack(Mixer(by_softmax), plain()))
+    decaying = plain()
+    decaying.A_log = nn.Parameter(torch.zeros(4))
+    assert run(*stack(Mixer(by_softmax), decaying)).observation.calls == ["layers.0"]
+
+
+class Skipping(Stack):
+    """Runs some of its layers, in an order of its own."""
+
+    def __init__(self, *order: int) -> None:
+        super().__init__(*(Attention(by_softmax) for _ in range(3)))
+        self.order = order
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number in self.order:
+            x = self.layers[number](x)
+        return x
+
+
+@pytest.mark.parametrize("order", [(1, 2), (0, 1, 1)])
+def test_a_layer_that_is_skipped_while_its_neighbours_run_is_named(order: tuple[int, ...]) -> None:
+    missing = ({0, 1, 2} - set(order)).pop()
+    with pytest.raises(NotObservable, match=rf"layers\.{missing} never ran\. If that is meant, .*`attention_layers: {len(order)}`"):
+        run(*stack(Skipping(*order)))
+    assert len(run(*stack(Skipping(*order)), attention_layers=len(order)).observation.calls) == len(order)
+    assert len(run(*stack(Skipping(2, 1, 0, 0))).observation.calls) == 4
+
+
+class Replacing(nn.Module):
+    """Puts another attention in the place of its own in the first forward, as BigBird does on short inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention(by_einsum)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.attention.how is by_einsum:
+            self.attention = Attention(by_softmax)
+        found: Tensor = self.attention(x)
+        return found
+
+
+def test_a_part_that_a_model_replaces_while_it_runs_is_its_own() -> None:
+    assert run(*stack(Replacing())).observation.calls == ["layers.0.attention"]
+
+
+def by_sdpa(attention: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.MATH):
+        return nn.functional.scaled_dot_product_attention(query, key, value)
+
+
+def test_the_math_fallback_in_half_precision() -> None:
+    """torch makes a second copy of the weights, in bfloat16, to return; the one that is applied is float32."""
+    model, given = stack(Attention(by_sdpa))
+    found = run(model.to(torch.bfloat16), {"x": given["x"].to(torch.bfloat16)})
+    assert found.observation.calls == ["layers.0"]
+
+
 @pytest.mark.parametrize("kind", [Attention, Mixer])
 @pytest.mark.parametrize(
     "how",

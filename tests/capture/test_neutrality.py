@@ -284,6 +284,19 @@ def test_rows_in_training_are_those_before_dropout() -> None:
             assert torch.allclose(torch.from_numpy(found.values[name]), torch.from_numpy(expected.values[name]), atol=1e-5)
 
 
+def test_dropout_is_told_and_leaves_no_kernel_error() -> None:
+    from attncheck import observe as measured
+    from attncheck.core.errors import MeasurementError
+
+    loud, ids = zoo.build("llama", "eager", attention_dropout=0.4).train(), zoo.tokens(2, 12)
+    found = measured(loud, ids, ["attention.entropy"])
+    assert found["attention.entropy"].attrs["notes"] == [
+        "dropout ran in model.layers.0.self_attn and 1 more: these are the weights before it"
+    ]
+    with pytest.raises(MeasurementError, match=r"layers\.0\.self_attn: dropout of 0\.4 ran, so that its kernel applies other weights"):
+        measured(loud, ids, ["kernel.error"])
+
+
 def test_a_mode_that_the_model_puts_on_itself_survives() -> None:
     """Selective checkpointing runs the forward under a dispatch mode of its own, above ours."""
     from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts

@@ -374,6 +374,23 @@ def test_an_attention_function_called_by_keyword() -> None:
         assert one.call.scale == 0.7
 
 
+@pytest.mark.parametrize(
+    ("path", "stack"),
+    [
+        ("model.decoder.layers.0.self_attn", "decoder"),
+        ("text_decoder.layers.0.self_attn", "decoder"),
+        ("speech_encoder.layers.1.attn", "encoder"),
+        ("text_decoder.layers.0.cross_attention", "cross"),
+        ("decoders.0.attn", "self"),
+        ("vision_encoder.layers.0.attn", "vision"),
+    ],
+)
+def test_the_stack_by_its_path(path: str, stack: str) -> None:
+    from attncheck.capture.state import stack_of
+
+    assert stack_of(path) == stack
+
+
 def test_a_call_says_what_it_is() -> None:
     calls: list[AttentionCall] = []
     observe(zoo.build("gpt_oss", "eager"), zoo.tokens(1, 9), calls.append)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import attncheck
 from attncheck.cli import app, main
-from attncheck.cli.explain import argument_lines
+from attncheck.cli.explain import argument_lines, explanation
 from attncheck.cli.schema import DEFAULT, schema_text
 from attncheck.core.errors import AttncheckError
 from attncheck.core.expectation import EXPECTATIONS
@@ -133,3 +134,21 @@ def run_error(*arguments: str) -> BaseException:
     error = CliRunner().invoke(app, list(arguments)).exception
     assert error is not None
     return error
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        ("entropy", "'attention.entropy'"),
+        ("frobenius_norm", "'attention.frobenius_norm' or 'keys.frobenius_norm'"),
+        ("future", "'attention.future_mass'"),
+    ],
+)
+def test_the_last_part_of_a_name_is_enough_to_be_told_the_whole(asked: str, hint: str) -> None:
+    with pytest.raises(AttncheckError, match=rf"did you mean {hint}"):
+        explanation(vocabulary(), asked)
+
+
+def test_python_m_attncheck_is_the_command() -> None:
+    told = subprocess.run([sys.executable, "-m", "attncheck", "--version"], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == attncheck.__version__

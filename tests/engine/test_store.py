@@ -15,7 +15,7 @@ import pytest
 from filelock import FileLock
 
 from attncheck.core.definitions import InputDefinition, PassKey, Request, SubjectDefinition
-from attncheck.core.errors import MeasurementError, Place, Problem, SpecError, Unavailable
+from attncheck.core.errors import AttncheckError, MeasurementError, Place, Problem, SpecError, Unavailable
 from attncheck.core.measurement import measurement
 from attncheck.engine.faults import Fault
 from attncheck.engine.store import ATTEMPTS, Outcome, Store, new_run, prune
@@ -236,3 +236,35 @@ def test_a_run_folder_keeps_itself_out_of_git(tmp_path: Path) -> None:
     store.close()
     assert (tmp_path / ".attncheck" / ".gitignore").read_text() == "*\n"
     assert not list(store.folder.glob("*.alive"))
+
+
+def test_a_file_in_place_of_the_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / ".attncheck").write_text("")
+    with pytest.raises(MeasurementError, match=r"Not a directory: \.attncheck/runs/\S+ under the root directory.*--rootdir"):
+        Store(new_run(tmp_path)).ensure(PASS, [ENTROPY], Measuring())
+
+
+def test_a_link_out_of_the_project_is_not_followed(tmp_path: Path) -> None:
+    project, outside = tmp_path / "project", tmp_path / "outside"
+    project.mkdir()
+    outside.mkdir()
+    (project / ".attncheck").symlink_to(outside)
+    with pytest.raises(AttncheckError, match="lies outside"):
+        new_run(project)
+    assert not list(outside.iterdir())
+
+
+def test_nothing_that_a_terminal_obeys_is_kept_of_an_error() -> None:
+    try:
+        raise ValueError("plain \x1b[31mred\x1b[0m \x07")
+    except ValueError as error:
+        fault = Fault.of(error)
+    assert fault.message == "ValueError: plain red "
+    assert "\x1b" not in fault.detail
+    assert "ValueError: plain red" in fault.detail
+
+
+def test_too_little_memory_needs_no_traceback() -> None:
+    assert Fault.of(MemoryError("Unable to allocate 29.8 GiB")) == Fault(
+        "MeasurementError", "not enough memory: Unable to allocate 29.8 GiB"
+    )

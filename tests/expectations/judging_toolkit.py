@@ -100,6 +100,10 @@ def fetching(answers: xr.Dataset | Mapping[Any, xr.Dataset] | Callable[[PassKey,
     """A fetch: one Dataset for all, or by subject name, (subject name, seed), request name, or axis value."""
 
     def fetch(key: PassKey, request: Request) -> xr.Dataset:
+        ran = {"implementation": key.subject.attn_implementation} if key.subject.attn_implementation else {}
+        return answer(key, request).assign_attrs(**ran)
+
+    def answer(key: PassKey, request: Request) -> xr.Dataset:
         if isinstance(answers, xr.Dataset):
             return answers
         if callable(answers):

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from judging_toolkit import case, data, expectation, fetching, subject
 
 from attncheck.core.errors import MeasurementError
+from attncheck.core.measurement import measurement
 from attncheck.core.verdict import Verdict
 from attncheck.expectations import judge, requirements
-from attncheck.expectations.agreement import default_rtol
+from attncheck.expectations.agreement import _refuse_itself, default_rtol
+from attncheck.expectations.field import Field
 from attncheck.spec.model import Case, Quota, Tolerance
 
 SDPA = subject(attn_implementation="sdpa", dtype="float32")
@@ -101,7 +103,7 @@ def test_an_error_against_float32_is_measured_in_the_others_error() -> None:
     asked = case(demand=demand, on=on, tolerance=Tolerance("vs_reference", factor=3.0))
     wanted = [(key.subject.attn_implementation, key.subject.dtype) for key, _ in requirements(asked)]
     assert wanted == [("sdpa", "bfloat16"), ("eager", "bfloat16"), ("eager", "float32")]
-    made = judge(asked, fetch)
+    made = judge(asked, fetching(fetch))
     worst = [max(abs(side[i] - truth[i])) for side in (ours, theirs) for i in range(3)]
     bad = [i for i in range(3) if worst[i] > 3 * worst[3 + i] + 1e-5 * abs(truth[i]).max()]
     assert [o.where["layer"] for o in made.offenders] == bad == [2]
@@ -128,3 +130,13 @@ def test_runs_of_another_shape_are_an_error() -> None:
 def test_nan_on_the_other_side_is_an_error_too() -> None:
     with pytest.raises(MeasurementError, match=r"of smollm2 \(eager\) is not a number"):
         judged(np.ones((1, 2)), np.array([[1.0, np.nan]]))
+
+
+@pytest.mark.parametrize("changed", ["implementation", "dtype", "device"])
+def test_a_run_is_not_compared_with_itself(changed: str) -> None:
+    here = {"implementation": "sdpa", "dtype": "float32", "device": "cpu"}
+    there = {**here, changed: {"implementation": "eager", "dtype": "float64", "device": "cuda:0"}[changed]}
+    ours, theirs, same = (Field.of(measurement(np.ones(3), ("layer",), attrs=attrs)) for attrs in (here, there, here))
+    _refuse_itself(ours, theirs, {"attn_implementation": "eager"}, "a.attn.yaml:3:1")
+    with pytest.raises(MeasurementError, match=r"^a\.attn\.yaml:3:1: both sides ran as sdpa, float32, cpu, .*: eager is what"):
+        _refuse_itself(ours, same, {"attn_implementation": "eager"}, "a.attn.yaml:3:1")

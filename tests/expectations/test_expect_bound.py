@@ -166,3 +166,13 @@ def test_a_number_shows_the_digits_that_tell_it_from_the_limit() -> None:
     assert against(1.1499, 1.15) == "1.1499"
     assert against(7.9987, 8.0) == "7.999"
     assert against(1.06, 1.15) == "1.06"
+
+
+def test_a_head_that_a_layer_lacks_has_no_bound_either() -> None:
+    """Layers of 2 and of 4 heads: the symbol is NaN where the value does not exist."""
+    value = np.array([[1.5, 1.4, np.nan, np.nan], [1.2, 1.3, 1.1, 1.6]])
+    present = np.isfinite(value)
+    symbol = np.where(present, 1.0, np.nan)
+    more = {"present": present, "symbols": {"uniform_norm": (("layer", "head"), symbol)}}
+    assert verdict(value, dims=("layer", "head"), more=more, demand=bound(at_least="uniform_norm")).checked == 6
+    assert not verdict(value, dims=("layer", "head"), more=more, demand=bound(at_least="uniform_norm * 1.2")).passed

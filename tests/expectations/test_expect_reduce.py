@@ -49,12 +49,17 @@ def naive(how: str, pairs: Sequence[tuple[float, float]], *, last_label: float, 
         "last": lambda: values[-1],
         "slope": lambda: least_squares(pairs),
         "peak": lambda: (max(pairs, key=lambda p: p[1])[0] - first_label) / (last_label - first_label),
+        "exponent": lambda: least_squares([(math.log(t), math.log(v)) for t, v in pairs if t > 0]),
+        "largest_rise": lambda: max([0.0, *(later - v for i, v in enumerate(values) for later in values[i + 1 :])]),
+        "largest_fall": lambda: max([0.0, *(v - later for i, v in enumerate(values) for later in values[i + 1 :])]),
         "first_above": lambda: next((t for t, v in pairs if v > above), math.inf),
+        "first_below": lambda: next((t for t, v in pairs if v < above), math.inf),
     }
     return twins[how]()
 
 
 HOWS = ["mean", "median", "max", "min", "sum", "spread", "decades", "growth", "first", "last", "slope", "peak", "first_above"]
+HOWS += ["exponent", "largest_rise", "largest_fall", "first_below"]
 
 
 def field(values: np.ndarray, **more: object) -> Field:
@@ -103,6 +108,23 @@ def test_an_interval_holds_the_reduction_of_any_values_within_it(how: str, seed:
     assert (exact.value <= upper + 1e-12).all()
 
 
+def test_a_power_law_has_its_exponent_and_step_0_is_left_out() -> None:
+    steps = np.array([0, 1, 10, 100, 1000])
+    values = np.array([[7.0], *(3 * steps[1:, None] ** 0.5)])
+    made = Field.of(measurement(values, ("step", "layer"), coords={"step": (("step",), steps)}))
+    assert reduce_one(made, Reduction("step", "exponent")).value == pytest.approx(0.5)
+    for wrong, message in (
+        (-values, "needs positive values; the smallest is -94.9"),
+        (values * [[1], [1], [0], [1], [1]], "smallest is 0"),
+    ):
+        course = Field.of(measurement(wrong, ("step", "layer"), coords={"step": (("step",), steps)}))
+        with pytest.raises(MeasurementError, match=message):
+            reduce_one(course, Reduction("step", "exponent"))
+    few = Field.of(measurement(values[:2], ("step", "layer"), coords={"step": (("step",), steps[:2])}))
+    with pytest.raises(MeasurementError, match="exponent over step needs 2 steps above 0, measured are 0, 1"):
+        reduce_one(few, Reduction("step", "exponent"))
+
+
 def test_a_peak_lies_in_the_whole_model_and_not_in_what_was_selected() -> None:
     from judging_toolkit import case
 
@@ -139,3 +161,11 @@ def test_decades_of_values_that_reach_zero_is_an_error_that_says_where() -> None
 def test_growth_from_zero_is_an_error() -> None:
     with pytest.raises(MeasurementError, match="not a number"):
         reduce_one(Field.of(data([[0.0], [0.0]], ("step", "layer"))), Reduction("step", "growth"))
+
+
+def test_a_symbol_that_only_lacks_heads_does_not_vary() -> None:
+    value = np.array([[1.5, 1.4, np.nan], [1.2, 1.3, 1.1]])
+    made = {"present": np.isfinite(value), "symbols": {"uniform_norm": (("layer", "head"), np.array([[1.0, 1, np.nan], [2.0, 2, 2]]))}}
+    found = reduce_one(Field.of(measurement(value, ("layer", "head"), **made)), Reduction("head", "mean"))
+    dims, kept = found.symbols["uniform_norm"]
+    assert (dims, kept.tolist()) == (("layer",), [1.0, 2.0])

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from pydantic import ValidationError
+
+from attncheck.core.definitions import InputDefinition
 from attncheck.core.errors import MeasurementError
+from attncheck.inputs.building import build
+from attncheck.inputs.kinds import INPUT_KINDS
 
 FROZEN = [1005, 761, 649, 30, 956]
 """The first ids of seed 0 over glassllm's vocabulary: they must never change, or every baseline would."""
@@ -85,3 +91,25 @@ def test_the_first_token_is_the_subject_s(feed):
 def test_what_cannot_be_fed_says_why(feed, name, options, common, message):
     with pytest.raises(MeasurementError, match=message):
         feed(name, "tokens", options, **common)
+
+
+@pytest.mark.parametrize(
+    ("ids", "wrong"),
+    [
+        ([1, 2.5], "2.5"),
+        ([[1, 2], [True]], "True"),
+        ("randum", "'randum'"),
+        ([[1], 2], r"\[\[1\], 2\]"),
+        ([1, "2"], "'2'"),
+    ],
+)
+def test_one_mistake_in_ids_is_one_message(ids: Any, wrong: str) -> None:
+    with pytest.raises(ValidationError, match=f"{wrong} is no token id; allowed: a list of ids") as told:
+        INPUT_KINDS["tokens"].arguments(ids=ids)
+    assert told.value.error_count() == 1
+
+
+@pytest.mark.parametrize("given", [{"length": 4_000_000_000}, {"batch": 2**25}, {"length": 2**13, "batch": 2**12}])
+def test_a_slip_of_digits_does_not_take_the_memory(given: dict[str, int]) -> None:
+    with pytest.raises(MeasurementError, match="tokens in one batch; allowed: 16,777,216"):
+        build(InputDefinition("many", "tokens", {"ids": "random"}, **given), None)

@@ -17,7 +17,7 @@ from observing import run, wanted
 from torch import Tensor
 
 from attncheck.core.errors import AttncheckError, MeasurementError
-from attncheck.core.observable import OBSERVABLES, observable
+from attncheck.core.observable import OBSERVABLES, Value, observable
 from attncheck.instruments.folding import fold
 from attncheck.instruments.session import Fed, Wanted
 
@@ -107,8 +107,10 @@ def test_a_kernel_whose_output_is_no_number_errs() -> None:
     session = measured(kernels.call(change=change), "attention.entropy", "attention.row_sum", "attention.future_mass", "kernel.error")
     with pytest.raises(MeasurementError, match="does not apply"):
         values(session, "attention.entropy")
-    for name in ("attention.row_sum", "attention.future_mass", "kernel.error"):
+    for name in ("attention.row_sum", "attention.future_mass"):
         assert values(session, name)[0].isnan().tolist() == [False, False, False, True, False, False], name
+    # The rows are numbers there: a kernel that gives none is wrong, and not unknown.
+    assert values(session, "kernel.error")[0].isinf().tolist() == [False, False, False, True, False, False]
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -201,3 +203,31 @@ def test_a_request_with_other_arguments_is_another_request() -> None:
     first, rest = (torch.from_numpy(v.value) for key, v in session.layers[0].values.items() if key.startswith("attention.key_mass"))
     assert torch.allclose(first + rest, torch.ones(1, 6, dtype=torch.float64), atol=1e-6)
     assert torch.allclose(first, values(session, "attention.sink_mass"), atol=1e-6)
+
+
+ROWS_DIMS, KEY_DIMS = ("sample", "layer", "head"), ("sample", "layer", "head", "key")
+WRONG: list[tuple[str, tuple[str, ...], Any, str]] = [
+    ("rows", ROWS_DIMS, lambda tile: torch.zeros(3), r"a tensor of \[3\]; allowed: a tensor of \[rows\]"),
+    ("rows", ROWS_DIMS, lambda tile: "three", r"a str; allowed"),
+    ("rows", ROWS_DIMS, lambda tile: np.zeros(3), r"an array of \[3\]"),
+    ("columns", KEY_DIMS, lambda tile: torch.zeros(2), r"a tensor of \[2\]; allowed: a tensor of \[keys\]"),
+    ("columns", KEY_DIMS, lambda tile: (5, 5), r"an int; allowed"),
+    ("probe", ROWS_DIMS, lambda probe: 5, r"an int; allowed: a tensor of \[batch, heads, queries\]"),
+    ("probe", ROWS_DIMS, lambda probe: probe.row_sum[0], r"a tensor of \[6, 50\]"),
+    ("call", ROWS_DIMS, lambda context: torch.zeros(1), r"a tensor of \[1\]; allowed: a Value over sample, head"),
+    ("call", ROWS_DIMS, lambda context: Value(np.zeros(3), ("sample", "head")), r"a Value of 1 dims over sample, head"),
+]
+
+
+@pytest.mark.parametrize(("reads", "dims", "function", "said"), WRONG)
+def test_an_observable_that_returns_something_else_errs_alone(reads: Any, dims: tuple[str, ...], function: Any, said: str) -> None:
+    folded: Any = {"over_queries": "mean"} if reads in ("rows", "probe") else {}
+    name = "test.slip"
+    observable(name, reads=reads, dims=dims, **folded)(function)
+    try:
+        session = measured(kernels.call(), name, "attention.entropy")
+        with pytest.raises(MeasurementError, match=rf"the observable test\.slip returned {said}"):
+            values(session, name)
+        assert not values(session, "attention.entropy").isnan().any()
+    finally:
+        OBSERVABLES._entries.pop(name)

@@ -155,3 +155,10 @@ def test_every_docstring_says_what_it_measures() -> None:
     for name, entry in OBSERVABLES.items():
         assert len(entry.summary) > 30, name
         assert entry.summary.endswith("."), (name, entry.summary)
+
+
+def test_mass_on_keys_that_the_input_does_not_have_is_no_claim() -> None:
+    session = measured(attending(uniform()), ("attention.key_mass", {"keys": ["38..50"]}), ("attention.key_mass", {"keys": ["0", "40.."]}))
+    (within, beyond) = (session.faults.get(key) for key in [want.request.key for want in session.by_reads["rows"]])
+    assert within is None
+    assert str(beyond) == "keys 40..: the input's keys are 0 to 39, so a claim about them says nothing"

@@ -44,7 +44,7 @@ def test_what_moved_is_told_with_old_new_and_tolerances(project: Project, monkey
     code, lines = compared(project, before, after, monkeypatch=monkeypatch)
     assert code == 1
     assert lines[:4] == ["1 of 2 quantities moved", "", "attention.entropy (per: head) of tiny on words", lines[3]]
-    assert lines[3] == "  4 of 4 places beyond rtol 1e-05, atol 1e-05"
+    assert lines[3].startswith("  4 of 4 places beyond rtol 1e-05, atol 1e-05; the model's output moved as well, by about ")
     held = [
         {one["quantity"].partition("{")[0]: one for one in json.loads((project.pytester.path / name).read_text())["measurements"]}
         for name in (before, after)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,3 +41,18 @@ def test_with_a_conftest_everything_is_measured_anew(project: Project, workers: 
         result = project.run("--attn-spec", "x.attn.yaml", *workers)
         result.assert_outcomes(passed=1)
         result.stdout.no_fnmatch_line("*kept from earlier runs*")
+
+
+def test_so_it_is_for_the_console_script(project: Project, tmp_path: Path) -> None:
+    """It is a module of its own in the process, and under a second name once torch has imported multiprocessing."""
+    project.spec("specs/x.attn.yaml", f"good: {{{project.holds}, inputs: [words, others]}}")
+    path = project.pytester.path / "specs/x.attn.yaml"
+    path.write_text(path.read_text().replace("inputs:\n", "inputs:\n  others: {tokens: random, length: 7}\n", 1))
+    script = Path(sys.executable).with_name("pytest")
+    environment = {**os.environ, "ATTNCHECK_CACHE": str(tmp_path / "kept"), "ATTNCHECK_CACHE_LIMIT": str(1 << 28)}
+    command = [script, "--attn-spec", "-p", "no:cacheprovider"]
+    for said in ("", "2 of 2 quantities are kept from earlier runs"):
+        done = subprocess.run(command, cwd=project.pytester.path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+        assert said in done.stdout
+        assert bool(said) == ("are kept" in done.stdout)

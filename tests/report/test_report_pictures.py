@@ -163,3 +163,18 @@ def test_the_subjects_already_measured_are_grey() -> None:
 def test_an_unknown_kind_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AttncheckError, match="unknown kind of picture 'pie'; known: scatter"):
         draw(Picture("pie", "t"), tmp_path / "x.png")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("grid", "bound", "low", "high"),
+    [
+        ([[2.0, 3.0]], 3.5, 2.0, 3.5),
+        ([[2.0, 3.0]], 1.0, 1.0, 3.0),
+        ([[2.0, 3.0]], 50.0, 2.0, 3.0),
+        ([[1.0, 1.0 + 1e-7]], 0.5, 0.5, 1.0 + 1e-7),
+    ],
+)
+def test_the_colours_reach_the_bound_where_values_still_differ(grid: list[list[float]], bound: float, low: float, high: float) -> None:
+    """Else rounding would be shown in all colours, or values that are all far off in none."""
+    image = axes_of(Picture("heat_map", "t", grid=grid, bounds={"at_most": bound})).images[0]
+    assert image.get_clim() == pytest.approx((low, high))

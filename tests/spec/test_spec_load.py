@@ -183,6 +183,10 @@ def test_bad_tolerances(refused: Refused, text: str) -> None:
         ("observe: attention.entropy\nreduce: {layer: {first_above: x}}\nat_least: 1\nsubjects: small", "{first_above: NUMBER}"),
         ("observe: attention.entropy\nratio_to: {}\nat_least: 1\nsubjects: small", "what differs"),
         ("observe: attention.entropy\nratio_to: twin\nat_least: 1\nsubjects: small", "a mapping with subject"),
+        (
+            "observe: attention.entropy\nratio_to: {observable: attention.entropy}\nat_least: 1\nsubjects: small",
+            "another observable, subject or axis",
+        ),
         ("observe: attention.entropy\nratio_to: {subject: mha}\nat_least: 1\nsubjects: small", "'mha' is not defined"),
         (
             "observe: attention.entropy\nratio_to: {subject: twin}\ndifference_to: {subject: twin}\nat_least: 1\nsubjects: small",

@@ -112,3 +112,16 @@ def test_unknown_names_and_axes(define):
         load(define("operator", {"name": "sdpaa"}))
     with pytest.raises(MeasurementError, match="attn_implementation does not go with an operator"):
         load(define("operator", {"name": "sdpa"}, attn_implementation="eager"))
+
+
+def test_an_operator_that_takes_anything_is_no_factory(define, tmp_path):
+    (tmp_path / "wrapping.py").write_text(
+        "from torch.nn.functional import scaled_dot_product_attention\n"
+        "def any_of_it(*args, **kwargs): return scaled_dot_product_attention(*args, **kwargs)\n"
+        "def broken(scale=1): return unknown\n"
+    )
+    query = torch.randn(1, 2, 3, 4)
+    found = load(define("operator", {"name": "wrapping:any_of_it"}), root=tmp_path).operator
+    torch.testing.assert_close(found(query, query, query), torch.nn.functional.scaled_dot_product_attention(query, query, query))
+    with pytest.raises(MeasurementError, match=r"called for the operator that it returns, and raised NameError: .*\(query, key, value"):
+        load(define("operator", {"name": "wrapping:broken"}), root=tmp_path)
