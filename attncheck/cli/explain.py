@@ -62,16 +62,31 @@ def explanation(known: Vocabulary, name: str) -> str:
 
 
 def _law(name: str) -> list[str]:
-    """A law of operators; its module is asked last, since it needs torch."""
+    """A law of operators or of models; their modules are asked last, since they need torch."""
     from attncheck.core.claims import OperatorClaims
     from attncheck.laws.registry import laws
 
+    if name.startswith("model-"):
+        return _model_law(name)
     (*found,) = [entry for entry in laws() if entry.id == name]
     told = []
     for entry in found:
         first = entry.needs(OperatorClaims())
         when = f"tried where claimed: without any claims, {first}" if first else "tried on every operator"
         told.append(f"{entry.id}: law of operators, family {entry.family}\n\n{inspect.getdoc(entry.check)}\n\n{when}")
+    return told
+
+
+def _model_law(name: str) -> list[str]:
+    """A law of models."""
+    from attncheck.core.model_claims import ModelClaims
+    from attncheck.laws.models.registry import model_laws
+
+    told = []
+    for entry in (entry for entry in model_laws() if entry.id == name):
+        first = entry.needs(ModelClaims())
+        when = f"tried where claimed: without any claims, {first}" if first else "tried on every model"
+        told.append(f"{entry.id}: law of models, family {entry.family}\n\n{inspect.getdoc(entry.check)}\n\n{when}")
     return told
 
 

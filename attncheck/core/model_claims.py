@@ -56,9 +56,7 @@ class ModelClaims:
             self._several(name, allowed)
         self._several("implementations", None)
         for name in FLAGS:
-            if getattr(self, name) not in (None, True, False) or isinstance(getattr(self, name), int) != isinstance(
-                getattr(self, name), bool
-            ):
+            if getattr(self, name) is not None and not isinstance(getattr(self, name), bool):
                 raise ClaimError(f"{name}: {getattr(self, name)!r}; allowed: True, False")
         for name, allowed in WORDS.items():
             if getattr(self, name) is not None and getattr(self, name) not in allowed:
@@ -81,7 +79,11 @@ class ModelClaims:
         parts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else (given,)
         for part in parts:
             if not isinstance(part, str) or (allowed is not None and part not in allowed):
-                raise ClaimError(f"{name}: {part!r}; allowed: {'some of ' + _listed(allowed) if allowed else 'names'}")
+                hint = nearest(str(part), allowed or ())
+                words = "some of " + _listed(allowed) if allowed else "names, such as 'eager', 'sdpa'"
+                raise ClaimError(f"{name}: {part!r}" + (f"; did you mean {hint!r}?" if hint else "") + f"; allowed: {words}")
+        if name == "implementations" and len(parts) == 1:
+            raise ClaimError(f"implementations: {parts[0]!r} alone agrees with nothing; allowed: two or more names")
         object.__setattr__(self, name, parts)
 
     def _window(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from attncheck.core.claims import OperatorClaims
+from attncheck.core.claims import ClaimError, OperatorClaims
 from attncheck.core.model_claims import ModelClaims
 from attncheck.laws.example import Example, adversarial
 from attncheck.laws.registry import Law, LawViolation, NotApplicable
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 ENOUGH = 14
 """A battery in which fewer laws applied has hardly tested anything, and says so."""
 
+FEW = 4
+"""Drawn examples of a model, whose forward costs what many operators cost."""
 SWEEPS = 4
 """A law that sweeps lengths or sizes by itself gets every fourth example."""
 
@@ -101,9 +104,16 @@ def hardly(report: LawReport) -> str:
     )
 
 
+def is_model(subject: Any, claims: Any) -> bool:
+    """Whether the laws of models are meant: a PreTrainedModel, or claims of a model."""
+    transformers = sys.modules.get("transformers")
+    kind = getattr(transformers, "PreTrainedModel", None) if transformers is not None else None
+    return isinstance(claims, ModelClaims) or (kind is not None and isinstance(subject, kind))
+
+
 def verify(
     operator: Callable[..., Any],
-    claims: OperatorClaims | ModelClaims | Mapping[str, Any],
+    claims: OperatorClaims | ModelClaims | Mapping[str, Any] | None = None,
     *,
     seed: int = 0,
     budget: float = 60.0,
@@ -111,23 +121,26 @@ def verify(
     laws: Sequence[str] | None = None,
     first: bool = False,
 ) -> LawReport:
-    """Hold an attention operator against the laws that follow from its claims.
+    """Hold an attention operator against the laws that follow from its claims; of a PreTrainedModel, what `verify_model` does.
 
-    operator: any callable with the signature of scaled_dot_product_attention; a whole model, or claims of one, go to `verify_model`. seed: of every random number; the same seed repeats the
+    operator: any callable with the signature of scaled_dot_product_attention. seed: of every random number; the same seed repeats the
     run. budget: seconds, after which no new example begins; laws that saw none are reported as skipped. examples: how many are drawn
-    by hypothesis after the adversarial ones. laws: names of laws or families, all by default. first: stop at the first violation.
-    Raises ClaimError for claims that are unknown or contradictory, AttncheckError for an unknown law.
+    by hypothesis after the adversarial ones, at most 4 of a model. laws: names of laws or families, all by default. first: stop at the
+    first violation. Raises ClaimError for claims that are unknown or contradictory, AttncheckError for an unknown law.
     """
     import torch
 
     if budget <= 0:
         raise ValueError(f"budget: {budget}; allowed: seconds above 0")
-    if isinstance(claims, ModelClaims) or hasattr(operator, "save_pretrained"):
+    if is_model(operator, claims):
         from attncheck.laws.models.engine import verify_model
 
         model: Any = operator
-        return verify_model(model, claims, seed=seed, budget=budget, examples=examples, laws=laws, first=first)  # type: ignore[arg-type]
-    known = OperatorClaims.of(claims)
+        few = min(examples, FEW)
+        return verify_model(model, claims, seed=seed, budget=budget, examples=few, laws=laws, first=first)  # type: ignore[arg-type]
+    if claims is None:
+        raise ClaimError("an operator has no configuration to find its claims in; allowed: claims={'causal': 'flag', ...}")
+    known = OperatorClaims.of(claims)  # type: ignore[arg-type]
     wanted = all_laws(list(laws) if laws is not None else None)
     end = time.monotonic() + budget
     name = getattr(operator, "__qualname__", None) or type(operator).__name__

@@ -11,7 +11,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(ROOT / "tests"))
 
+import model_detection  # noqa: E402
 import torch  # noqa: E402
 from mutants import MUTANTS, Mutant  # noqa: E402
 from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
@@ -75,7 +77,7 @@ def page() -> str:
         f"\n\nCaught: {seen} of {total} by the laws, {blind} of {total} by those that need no reference, {plain} of {total} by the plain "
         "comparison.\n"
     )
-    return HEAD + "\n".join(rows) + foot
+    return HEAD + "\n".join(rows) + foot + model_detection.section()
 
 
 if __name__ == "__main__":

@@ -77,12 +77,15 @@ def _config(config: Any, changes: Mapping[str, Any]) -> Any | None:
 
 def relative(trial: ModelTrial, changes: Mapping[str, Any]) -> Any | None:
     """A model of the same class with random weights, large enough that attention is not uniform. None where it cannot be built."""
+    config = _config(trial.subject.model.config, changes)
+    return None if config is None else _built(trial, config, changes)
+
+
+def _built(trial: ModelTrial, config: Any, changes: Mapping[str, Any]) -> Any | None:
+    """A model of that configuration, of small sizes where the subject is large."""
     import torch
 
     model: Any = trial.subject.model
-    config = _config(model.config, changes)
-    if config is None:
-        return None
     if sum(p.numel() for p in model.parameters()) > LARGEST:
         small = {name: value for name, value in {**HEADS[0], **SMALL}.items() if name not in changes}
         config = _config(config, small) or config
@@ -104,6 +107,13 @@ def relative(trial: ModelTrial, changes: Mapping[str, Any]) -> Any | None:
 def _needed(trial: ModelTrial) -> None:
     if trial.subject.config is None or not hasattr(trial.subject.model, "save_pretrained"):
         raise NotApplicable("the model has no configuration")
+
+
+_WITHOUT = (
+    "torch.manual_seed({seed}); other = type(model)(own).eval()\n[p.data.mul_(4) for p in other.parameters() if p.dim() > 1]\n"
+    "print((other(**inputs)[0] - out[0]).abs().max())"
+).format(seed=WEIGHTS)
+"""The model of the unchanged configuration, beside that of the changed one."""
 
 
 def _laws() -> list[tuple[str, Callable[[ModelTrial], None]]]:
@@ -144,7 +154,7 @@ def _script(other: Any, changes: Mapping[str, Any], subject: Subject, example: M
     return "\n".join(
         [
             "#alone",
-            "config = type(model.config)(**model.config.to_dict())",
+            "own = model.config; config = type(own)(**own.to_dict())",
             *fields,
             f"torch.manual_seed({WEIGHTS}); model = type(model)(config).eval()",
             "[p.data.mul_(4) for p in model.parameters() if p.dim() > 1]",
@@ -185,27 +195,25 @@ def matter(trial: ModelTrial) -> None:
 
     _needed(trial)
     tried = 0
+    base = _built(trial, copy.deepcopy(trial.subject.model.config), {})
     for changes in FIELDS:
         (name, *_) = changes
-        if name not in MATTER:
-            continue
-        one, two = relative(trial, changes), relative(trial, {**changes, "": 0})
-        base = relative(trial, {"initializer_range": 0.0199}) if one is not None else None
-        if one is None or two is None or base is None:
+        one = relative(trial, changes) if name in MATTER and base is not None else None
+        if base is None or one is None:
             continue
         missing = one.load_state_dict(base.state_dict(), strict=False)
         if missing.missing_keys or missing.unexpected_keys:
             continue
         inputs = {key: value for key, value in trial.inputs.items() if key != "output_attentions"}
         for implementation in trial.claims.implementations or (None,):
-            runs = []
-            for other in (base, one):
-                subject = Subject(other)
+            runs, subjects = [], [Subject(base), Subject(one)]
+            for subject in subjects:
                 with subject.implementation(implementation), torch.no_grad():
                     runs.append(subject.run(inputs).output)
             tried += 1
             if torch.equal(runs[0], runs[1]):
-                raise LawViolation(f"{name}={changes[name]} changes nothing under {implementation or 'the default implementation'}")
+                script = _script(one, changes, subjects[1], trial.example.but(implementation=implementation, ask=False), _WITHOUT)
+                raise LawViolation(f"{name}={changes[name]} changes nothing under {implementation or 'the default implementation'}", script)
     if not tried:
         raise NotApplicable("the configuration has no field of scale or softcap")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attncheck.core.model_claims import ModelClaims
 from attncheck.laws.engine import LawReport, Outcome
 from attncheck.laws.models.example import ModelExample, adversarial, drawn, fitted, smaller
-from attncheck.laws.models.inferred import inferred
+from attncheck.laws.models.inferred import claimed
 from attncheck.laws.models.registry import ModelLaw, model_laws
 from attncheck.laws.models.subject import Subject
 from attncheck.laws.models.trial import ModelTrial, lines
@@ -36,22 +36,23 @@ def verify_model(
 ) -> LawReport:
     """Hold a model against the laws that follow from what is claimed of it.
 
-    model: a PreTrainedModel or any module that takes `input_ids` or `pixel_values`; the laws work on a copy. claims: left out, they are
-    what the model's class and configuration declare; the report says which. seed: of every random number; the same seed repeats the run. budget: seconds, after which no new example begins; laws that saw none are reported as
-    skipped. examples: how many are drawn by hypothesis after the adversarial ones. laws: ids of laws or families ("model-cache").
-    first: stop at the first violation. Raises ClaimError for claims that are unknown or contradictory, AttncheckError for an unknown
-    law, MeasurementError for a model that cannot be copied or whose inputs cannot be made.
+    model: a PreTrainedModel or any module that takes `input_ids` or `pixel_values`; the laws work on a copy. claims: a mapping is laid
+    over what the model's class and configuration declare, None there withdraws a claim; a ModelClaims is all that is claimed. seed: of
+    every random number; the same seed repeats the run. budget: seconds, after which no new example begins; laws that saw none are
+    reported as skipped. examples: how many are drawn by hypothesis after the adversarial ones. laws: ids of laws or families
+    ("model-cache"). first: stop at the first violation. Raises ClaimError for claims that are unknown or contradictory, AttncheckError
+    for an unknown law, MeasurementError for a model that cannot be copied or whose inputs cannot be made.
     """
     import torch
 
     if budget <= 0:
         raise ValueError(f"budget: {budget}; allowed: seconds above 0")
-    known = None if claims is None else ModelClaims.of(claims)
+    ModelClaims.of(claims or {})
     wanted = model_laws(list(laws) if laws is not None else None)
-    model_laws(list(known.exceptions) if known is not None else None)
     end = time.monotonic() + budget
     subject = Subject(model)
-    known = inferred(subject) if known is None else known
+    known = claimed(subject, claims)
+    model_laws(list(known.exceptions))
     outcomes: dict[str, Outcome] = {}
     applying = []
     for law in wanted:

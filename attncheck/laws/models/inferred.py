@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from attncheck.core.model_claims import ModelClaims
@@ -10,6 +11,19 @@ from attncheck.laws.models.subject import Subject
 
 SHIFTABLE = ("default", "linear", "llama3", "yarn")
 """Rotary kinds whose angles depend on positions alone, not on the length of the input."""
+
+
+def claimed(subject: Subject, given: ModelClaims | Mapping[str, Any] | None) -> ModelClaims:
+    """All that is claimed: a ModelClaims as it is; a mapping is laid over what is found, which gives way where it contradicts."""
+    if isinstance(given, ModelClaims):
+        return given
+    said, found = dict(given or {}), inferred(subject)
+    ModelClaims.of(said)
+    if said.get("causal", True) is not True:
+        found = found.but(cache=None, window=None)
+    if said.get("positional", found.positional) == "none":
+        found = found.but(rotary=None)
+    return ModelClaims.of({**{entry.name: getattr(found, entry.name) for entry in fields(found)}, **said})
 
 
 def inferred(subject: Subject) -> ModelClaims:
@@ -32,7 +46,7 @@ def inferred(subject: Subject) -> ModelClaims:
         padding=padding if subject.takes("attention_mask") and subject.kind == "tokens" else None,
         batch=True,
         cache=("dynamic", *(("static",) if static else ())) if cached else None,
-        implementations=tuple(name for name in ("eager", "sdpa") if _supports(subject, name)) or None,
+        implementations=("eager", "sdpa") if getattr(subject.model, "_supports_sdpa", False) else None,
         positional="relative" if rope and kinds <= set(SHIFTABLE) else "absolute" if told and not rope else None,
         rotary=bool(rope) or None,
         deterministic=("forward",),
@@ -70,7 +84,3 @@ def _rope(subject: Subject) -> list[Mapping[str, Any]]:
     if not isinstance(given, Mapping) or not given:
         return []
     return [part for part in given.values() if isinstance(part, Mapping)] or [given]
-
-
-def _supports(subject: Subject, name: str) -> bool:
-    return name == "eager" or bool(getattr(subject.model, "_supports_sdpa", False))

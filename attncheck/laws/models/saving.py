@@ -10,6 +10,7 @@ from attncheck.laws.models.gradients import LARGEST
 from attncheck.laws.models.registry import model_law
 from attncheck.laws.models.trial import ModelTrial
 from attncheck.laws.registry import LawViolation, NotApplicable
+from attncheck.subjects.models import quiet
 
 
 def _small(trial: ModelTrial) -> Any:
@@ -33,8 +34,9 @@ def load(trial: ModelTrial) -> None:
     implementation = trial.example.implementation or getattr(model.config, "_attn_implementation", None)
     with tempfile.TemporaryDirectory(prefix="attncheck-") as folder:
         try:
-            model.save_pretrained(folder)
-            other = type(model).from_pretrained(folder, attn_implementation=implementation, dtype=trial.subject.dtype)
+            with quiet():
+                model.save_pretrained(folder)
+                other = type(model).from_pretrained(folder, attn_implementation=implementation, dtype=trial.subject.dtype)
         except Exception as problem:
             raise LawViolation(f"saving and loading raised {type(problem).__name__}: {str(problem)[:200]}") from problem
     _same(
