@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt models.txt
 	touch $(READY)
 
 demo: setup  ## run the shipped specs on the small packaged models
-	OMP_NUM_THREADS=1 $(BIN)/pytest --attn-spec specs/ -m "not large"
+	OMP_NUM_THREADS=1 $(BIN)/pytest --attn-spec specs/ -m "not large" -n 2
 
 test: setup check  ## lint, types, layers and the default tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2

@@ -106,7 +106,8 @@ class Verdict:
         lines = [f"{word}  {self.case}: {self.headline}", f"  claim     {self.claim}"]
         for offender in self.offenders[:SHOWN]:
             where = ", ".join(f"{dim} {at}" for dim, at in offender.where.items())
-            lines.append(f"    {where or 'the value'}  {offender.note or f'{offender.observed:g}'}  (limit {offender.limit})")
+            note = f"  {offender.note}" if offender.note else ""
+            lines.append(f"    {where or 'the value'}  {offender.observed:.4g}{note}  (limit {offender.limit})")
         count = int(self.numbers.get("offenders", len(self.offenders)))
         if count > SHOWN:
             lines.append(f"    and {count - SHOWN} more")

@@ -68,7 +68,8 @@ def identity(pass_key: PassKey, root: Path, options: Mapping[str, Any]) -> str:
 
 def loaded_code() -> str:
     """The first loaded module that is neither installed, nor Python's, nor ours: a conftest may change any library, by any condition."""
-    ours, library = Path(__file__).resolve().parent.parent, Path(os.__file__).resolve().parent
+    ours, library = Path(__file__).resolve().parent.parent, Path(os.__file__).absolute().parent
+    libraries = {library, library.resolve()}
     for name, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not file or name.partition(".")[0] in ("torch", "transformers"):
@@ -77,7 +78,10 @@ def loaded_code() -> str:
         # multiprocessing, which torch imports, puts the main module there under a second name.
         if name in ("__main__", "__mp_main__") and Path(file).absolute().parent == Path(sys.executable).absolute().parent:
             continue  # the console script of an installed package
-        if not ({"site-packages", "dist-packages"} & set(place.parts) or {ours, library} & set(place.parents)):
+        # A distribution may keep its sitecustomize elsewhere and link to it from the library.
+        if Path(file).absolute().parent in libraries:
+            continue
+        if not ({"site-packages", "dist-packages"} & set(place.parts) or {ours, *libraries} & set(place.parents)):
             return name
     return ""
 

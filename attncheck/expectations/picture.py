@@ -92,7 +92,8 @@ def agreement_picture(
     if {"layer", "head"} <= long:
         focus = _focus(places, places.value, quantified)
         made = _heat_map(context, places, quantified.blamed, focus, None)
-        return replace(made, y_label="layer", notes=(*made.notes, f"difference to {', '.join(axes.values())}"))
+        shown = f"{quantity(context.case.property)}: difference to {', '.join(axes.values())}"
+        return replace(made, y_label="layer", notes=(shown, *made.notes[1:]))
     there = left.there()
     name = context.case.property.request.name
     return Picture(

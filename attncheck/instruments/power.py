@@ -103,6 +103,11 @@ def spectral_interval(context: CallContext, steps: int = STEPS) -> tuple[Tensor,
     if products.dense is not None and bool((products.dense < 0).any()):
         exact = torch.linalg.matrix_norm(products.dense, ord=2)
         return exact, exact
+    if products.dense is None and (context.fault is not None or context.call.rows_from_kernel):
+        raise NotObservable(
+            f"{context.call.path}: its weights are not those of softmax attention and may be negative, where power iteration brackets no "
+            f"norm; whole matrices are built up to {DENSE_LIMIT} tokens only"
+        )
     call = context.call
     x = torch.ones(context.batch, call.heads, context.keys, 1, dtype=torch.float64, device=call.key.device)
     lower = torch.zeros(context.batch, call.heads, dtype=torch.float64, device=call.key.device)

@@ -47,10 +47,9 @@ class ProbeRequest:
 
     checks: int = 8
     """Random +-1 columns for the kernel check."""
-    future: Cuts | None = None
-    windows: set[int] = field(default_factory=set)
-    """Windows whose outside must be empty: keys visible, itself included. The same thresholds serve all of them."""
-    window_cuts: Cuts = "staggered"
+    future: set[Cuts] = field(default_factory=set)
+    outside: set[tuple[int, Cuts]] = field(default_factory=set)
+    """(window, cuts): windows outside of which nothing may be seen; keys visible, the query's own included."""
     padding: bool = False
     signs: int = 0
     """+-1 columns for an estimate of the Frobenius norm; at least 60 decide anything."""
@@ -60,17 +59,19 @@ class ProbeRequest:
         *,
         future: Cuts | None = None,
         outside_window: int | None = None,
-        window_cuts: Cuts | None = None,
-        padding: bool = False,
+        window_cuts: Cuts = "staggered",
         signs: int = 0,
     ) -> None:
         """Pack what one more observable needs."""
         if outside_window is not None:
-            self.windows.add(outside_window)
-        self.future = "all" if "all" in (future, self.future) else future or self.future
-        self.window_cuts = "all" if window_cuts == "all" else self.window_cuts
-        self.padding = self.padding or padding
+            self.outside.add((outside_window, window_cuts))
+        if future is not None:
+            self.future.add(future)
         self.signs = max(self.signs, signs)
+
+    @property
+    def windows(self) -> list[int]:
+        return sorted({window for window, _ in self.outside})
 
 
 def beyond(window: int) -> str:
@@ -87,10 +88,11 @@ class Probe:
     first: Tensor
     first_four: Tensor
     padding: Tensor | None
-    future: Tensor | None
-    """Largest |mass| seen beyond a threshold at or after the row: a lower bound of the mass on the future, exactly 0 when causal."""
-    outside_window: dict[int, Tensor]
-    """By window, the same for keys that lie outside of it; empty where a call has no positions."""
+    future: dict[Cuts, Tensor]
+    """Largest |mass| seen beyond a threshold at or after the row: a lower bound of the mass on the future, exactly 0 when causal. By the
+    thresholds that were asked: what one request is told does not hang on what others ask for. Empty where a call has no positions."""
+    outside_window: dict[tuple[int, Cuts], Tensor]
+    """By window and thresholds, the same for keys that lie outside of it."""
     checked: Tensor
     """[B, H, N, c]: the +-1 columns through the kernel."""
     combined: Tensor | None
@@ -106,15 +108,16 @@ class Probe:
 
     def void(self, rows: Tensor) -> None:
         """Make all that the kernel showed for the rows [B, H, N] no number."""
-        for name in ("row_sum", "first", "first_four", "padding", "future"):
+        for name in ("row_sum", "first", "first_four", "padding"):
             shown = getattr(self, name)
             if shown is not None:
                 setattr(self, name, torch.where(rows, torch.nan, shown))
-        self.outside_window = {window: torch.where(rows, torch.nan, shown) for window, shown in self.outside_window.items()}
+        self.future = {cuts: torch.where(rows, torch.nan, shown) for cuts, shown in self.future.items()}
+        self.outside_window = {key: torch.where(rows, torch.nan, shown) for key, shown in self.outside_window.items()}
 
-    def outside(self, window: int) -> Tensor | None:
+    def outside(self, window: int, cuts: Cuts) -> Tensor | None:
         """The mass on keys outside a window, kernel and rows together; None where the call has no window."""
-        shown = self.outside_window.get(window)
+        shown = self.outside_window.get((window, cuts))
         return None if shown is None else self.with_rows(beyond(window), shown)
 
     def with_rows(self, name: str, shown: Tensor) -> Tensor:
@@ -161,30 +164,38 @@ class Prober:
         packed.append(checks)
         if context.combined is not None:
             packed.append(context.combined.to(dtype))
+        taken = sum(part.shape[-1] for part in packed)
+        placed = keys > 1 and not context.unplaced
+        # How many thresholds there are may not hang on what else is asked, or a test alone could pass and fail among others.
+        ahead = behind = None
+        if "staggered" in request.future and placed:
+            ahead = self._thresholds(context, "future", _room(taken, width, 4))
+            packed.append((position[..., None] > ahead[:, :, None, :].to(device)).to(dtype))
+        if any(cuts == "staggered" for _, cuts in request.outside) and placed:
+            behind = self._thresholds(context, "outside_window", max(width, 4))
+            packed.append((position[..., None] <= behind[:, :, None, :].to(device)).to(dtype))
         sign_columns = self.check_columns(context, request.signs, salt=1) if request.signs else None
         if sign_columns is not None:
             packed.append(sign_columns)
-
-        taken = sum(part.shape[-1] for part in packed)
-        ahead = behind = None
-        if request.future is not None and keys > 1 and not context.unplaced:
-            room = _room(taken, width, 8 if request.windows else 4)
-            cuts = keys - 1 if request.future == "all" else room // 2 if request.windows else room
-            ahead = self._thresholds(context, "future", cuts)
-            packed.append((position[..., None] > ahead[:, :, None, :].to(device)).to(dtype))
-        if request.windows and keys > 1 and not context.unplaced:
-            room = _room(sum(part.shape[-1] for part in packed), width, 4)
-            behind = self._thresholds(context, "outside_window", keys - 1 if request.window_cuts == "all" else room)
-            packed.append((position[..., None] <= behind[:, :, None, :].to(device)).to(dtype))
 
         answer = self._through_kernel(context, torch.cat(packed, -1))
         sizes = [part.shape[-1] for part in packed]
         parts = list(torch.split(answer, sizes, -1))
         masses, checked = parts.pop(0), parts.pop(0)
         combined = parts.pop(0) if context.combined is not None else None
+        future: dict[Cuts, Tensor] = {}
+        outside: dict[tuple[int, Cuts], Tensor] = {}
+        if ahead is not None:
+            future["staggered"] = self._leak(context, parts.pop(0), ahead)
+        if behind is not None:
+            shown = parts.pop(0)
+            outside = {(window, "staggered"): self._leak(context, shown, behind, window) for window in request.windows}
         signs = parts.pop(0) if sign_columns is not None else None
-        future = self._leak(context, parts.pop(0), ahead) if ahead is not None else None
-        outside = {window: self._leak(context, parts[0], behind, window) for window in request.windows} if behind is not None else {}
+        if "all" in request.future and placed:
+            future["all"] = self.every_threshold(context)
+        for window, cuts in request.outside if placed else ():
+            if cuts == "all":
+                outside[window, "all"] = self.every_threshold(context, window)
         return Probe(
             context,
             row_sum=masses[..., 0],

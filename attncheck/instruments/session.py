@@ -76,6 +76,10 @@ class LayerResult:
     """[B, H], over the queries that count."""
 
 
+MOST_LOOKED_AT = 1024
+"""Keys up to which a kernel in half precision, which rounding may have made suspicious, is asked for all thresholds."""
+
+
 class Session:
     """The callback of one observed forward."""
 
@@ -111,7 +115,7 @@ class Session:
             packs = want.entry.about["packs"]
             if packs is not None:
                 self._try(want, packed.add, **packs(**want.arguments))
-        packed.padding = packed.padding and self.fed.padded
+        packed.padding = self.fed.padded
         return packed
 
     def _context(self, call: AttentionCall) -> CallContext:
@@ -178,7 +182,7 @@ class Session:
         rows, columns = list(self.by_reads.get("rows", ())), list(self.by_reads.get("columns", ()))
         # The farthest and nearest key, relative to the query, beyond which a kernel should read nothing.
         extras: dict[str, tuple[int | None, int | None]] = {}
-        if self.prober.request.future is not None:
+        if self.prober.request.future:
             extras["future"] = (None, 0)
         for window in self.prober.request.windows:
             extras[beyond(window)] = (1 - window, None)
@@ -308,11 +312,13 @@ class Session:
         """A call whose kernel is off is asked for every threshold: a leak in one head alone may lie between its staggered ones."""
         if result.kernel_error is None or not agreement.suspicious(context.call, result.kernel_error):
             return
-        if probe.future is not None and self.prober.request.future == "staggered":
-            probe.future = torch.maximum(probe.future, self.prober.every_threshold(context))
-        if self.prober.request.window_cuts == "staggered":
-            for window, shown in probe.outside_window.items():
-                probe.outside_window[window] = torch.maximum(shown, self.prober.every_threshold(context, window))
+        if context.call.value.dtype in (torch.bfloat16, torch.float16) and context.keys > MOST_LOOKED_AT:
+            return
+        if "staggered" in probe.future:
+            probe.future["staggered"] = torch.maximum(probe.future["staggered"], self.prober.every_threshold(context))
+        for (window, cuts), shown in list(probe.outside_window.items()):
+            if cuts == "staggered":
+                probe.outside_window[window, cuts] = torch.maximum(shown, self.prober.every_threshold(context, window))
 
     def _by_formula(self, context: CallContext) -> dict[str, Tensor]:
         """What the rows say by softmax of the declared arguments, for a kernel whose rows were read off itself."""

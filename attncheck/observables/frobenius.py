@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from attncheck.core.observable import Value, observable
 
@@ -11,6 +13,9 @@ if TYPE_CHECKING:
 
     from attncheck.instruments.probes import Probe
     from attncheck.instruments.rows import Tile
+
+Columns = Annotated[int, Field(ge=1, le=4096)]
+Chance = Annotated[float, Field(gt=0, lt=1)]
 
 
 @observable(
@@ -36,7 +41,7 @@ def frobenius_norm(tile: Tile) -> Tensor:
     source="doi:10.1080/03610918908812806",
     packs=lambda columns, alpha: {"signs": columns},
 )
-def frobenius_estimate(probe: Probe, *, columns: int = 64, alpha: float = 1e-4) -> Value:
+def frobenius_estimate(probe: Probe, *, columns: Columns = 64, alpha: Chance = 1e-4) -> Value:
     """Frobenius norm of each head estimated through the model's own kernel, without its queries and keys, with an interval.
 
     Hutchinson's estimator on `columns` random signs z: |A|_F^2 = E |A z|^2, after the mass on the first key and the mean over the other

@@ -69,12 +69,12 @@ def future_mass(probe: Probe, *, cuts: Literal["staggered", "all"] = "staggered"
     0 unless the kernel reads the future. Thresholds are staggered over layers, heads and samples; `cuts: all` asks every head for
     every threshold, at N / d_v kernel calls a layer.
     """
-    if probe.future is None:
+    if cuts not in probe.future:
         raise MeasurementError(probe.context.unplaced or "a single key has no future")
-    return probe.with_rows("future", probe.future)
+    return probe.with_rows("future", probe.future[cuts])
 
 
-@observable("attention.padding_mass", reads="probe", dims=PLACE, over_queries="mean", packs=lambda: {"padding": True})
+@observable("attention.padding_mass", reads="probe", dims=PLACE, over_queries="mean", packs=dict)
 def padding_mass(probe: Probe) -> Tensor:
     """Mass on padding keys by queries that are no padding, as the kernel applies it, mean over queries; 0 unless padding leaks.
 
@@ -99,7 +99,7 @@ def outside_window_mass(probe: Probe, *, window: int, cuts: Literal["staggered",
     what the rows say and what the kernel showed for threshold columns, which are staggered as for `attention.future_mass`. Raises
     MeasurementError for a window that leaves no key outside.
     """
-    outside = probe.outside(window)
+    outside = probe.outside(window, cuts)
     if outside is None:
         raise MeasurementError(probe.context.unplaced or "a single key has no window")
     keys = probe.context.keys

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from attncheck.core.observable import Value, observable
 
@@ -13,10 +15,12 @@ if TYPE_CHECKING:
     from attncheck.instruments.context import CallContext
 
 PLACE = ("sample", "layer", "head")
+Steps = Annotated[int, Field(ge=1, le=1000)]
+Columns = Annotated[int, Field(ge=2, le=4096)]
 
 
 @observable("attention.spectral_norm", reads="call", dims=PLACE)
-def spectral_norm(context: CallContext, *, steps: int = 10) -> Value:
+def spectral_norm(context: CallContext, *, steps: Steps = 10) -> Value:
     """Largest singular value of the attention matrix, as an interval.
 
     Power iteration through the kernel's own derivative; both ends hold without chance for non-negative weights: |A x| / |x| from below,
@@ -29,7 +33,7 @@ def spectral_norm(context: CallContext, *, steps: int = 10) -> Value:
 
 
 @observable("attention.stable_rank", reads="call", dims=PLACE)
-def stable_rank(context: CallContext, *, steps: int = 10) -> Value:
+def stable_rank(context: CallContext, *, steps: Steps = 10) -> Value:
     """Stable rank of the attention matrix, |A|_F^2 / sigma_max^2, as an interval; from 1 to N."""
     from attncheck.instruments.power import spectral_interval
 
@@ -40,7 +44,7 @@ def stable_rank(context: CallContext, *, steps: int = 10) -> Value:
 
 
 @observable("attention.participation_ratio", reads="call", dims=PLACE)
-def participation_ratio(context: CallContext, *, columns: int = 60, seed: int = 0) -> Value:
+def participation_ratio(context: CallContext, *, columns: Columns = 60, seed: int = 0) -> Value:
     """Participation ratio of the squared singular values, |A|_F^4 / |A^T A|_F^2; from 1 to N.
 
     Exact up to 512 tokens. Beyond, |A^T A|_F^2 = E |A^T A z|^2 is estimated with `columns` random signs z through the kernel's

@@ -41,7 +41,7 @@ def settle(state: State, item: pytest.Item, case: Case) -> Callable[[], object]:
         if done:
             told["baseline"] = done
         item.user_properties.extend((f"attn.{name}", value) for name, value in told["numbers"].items())
-        return partial(_tell, case, verdict, item.nodeid, picture)
+        return partial(_tell, case, verdict, item.nodeid, state.asked, picture)
     # Raised from a frame at the property's line, so that an error's location is the spec and not this file.
     raising: Callable[..., NoReturn] = located(lambda fail: fail(), item.path, case.property.place.line, case.property.name)
     raising(fail)
@@ -77,7 +77,7 @@ def _error_text(state: State, case: Case, error: AttncheckError, nodeid: str) ->
     if first != nodeid:
         place = case.property.place
         return f"{str(error).splitlines()[0]}\n{place.path}:{place.line}: {case.property.name}[{case.id}]\n\n  in full at {first}"
-    text = error_text(case, error, nodeid=nodeid)
+    text = error_text(case, error, nodeid=nodeid, options=state.asked)
     return text if detail in text else f"{text.rstrip()}\n\n{detail}"
 
 
@@ -95,7 +95,7 @@ def _missing(state: State, case: Case, error: Unavailable) -> NoReturn:
     pytest.skip(printable(skip_text(case, error)))
 
 
-def _tell(case: Case, verdict: Verdict, nodeid: str, picture: Path | None) -> None:
+def _tell(case: Case, verdict: Verdict, nodeid: str, options: str, picture: Path | None) -> None:
     __tracebackhide__ = True
     if verdict.passed:
         return
@@ -106,6 +106,6 @@ def _tell(case: Case, verdict: Verdict, nodeid: str, picture: Path | None) -> No
             return
         except AttentionWarning:
             pass  # -W error makes it fail, with the text of a failure
-    text = (must_fail_text if case.must_fail else failure_text)(case, verdict, nodeid=nodeid, picture_path=picture)
+    text = (must_fail_text if case.must_fail else failure_text)(case, verdict, nodeid=nodeid, options=options, picture_path=picture)
     # The first line is the verdict's own in every case: the summary, the JSON file and attncheck.check() say the same.
     pytest.fail(printable("\n".join([verdict.headline, *text.splitlines()[1:]])), pytrace=False)

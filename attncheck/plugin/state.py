@@ -44,6 +44,13 @@ class State:
         return self.config.getini(f"attn_{name}") if given is None else given
 
     @property
+    def asked(self) -> str:
+        """Options of the command line that decide what is measured, as written after a command; those of an ini file need no word."""
+        given = {name: self.config.getoption(f"attn_{name}") for name in ("device", "dtype")}
+        words = [f" --attn-{name} {value}" for name, value in given.items() if value]
+        return "".join([*words, " --attn-trust-remote-code" if self.config.getoption("attn_trust_remote_code") else ""])
+
+    @property
     def updates(self) -> str:
         """'all', 'new' or '': what syrupy's own options say of snapshots; there are none where syrupy is not loaded."""
         if self.config.getoption("update_snapshots", False):

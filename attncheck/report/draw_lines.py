@@ -124,7 +124,18 @@ def _scales(axes: Axes, picture: Picture, members: Any) -> None:
         logarithmic(axes, "y", np.concatenate([np.asarray(series.y, dtype=float) for series in members] or [np.empty(0)]))
     if picture.log_x:
         logarithmic(axes, "x", np.concatenate([np.asarray(series.x, dtype=float) for series in members] or [np.empty(0)]))
+    elif picture.x_label == "step" and _geometric([x for series in members for x in series.x]):
+        axes.set_xscale("symlog", linthresh=1, linscale=0.4)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.minorticks_off()
     elif picture.x_label in ("layer", "step", "head", "query", "key"):
         from matplotlib.ticker import MaxNLocator
 
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8 if picture.kind == "lines" else 4, integer=True))
+
+
+def _geometric(steps: list[float]) -> bool:
+    """Whether checkpoints lie as 0, 1, 2, 4, 8, ...: a linear axis would show the last two of them."""
+    kept = sorted(set(steps))
+    positive = [step for step in kept if step > 0]
+    return len(positive) > 3 and positive[-1] > 16 * positive[0] and positive[len(positive) // 2] < positive[-1] / 4

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,9 @@ from attncheck.core.verdict import Picture, Series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+MOST_DECADES = 2
+"""What a linear axis shows."""
 
 
 def draw(picture: Picture, path: Path) -> Path:
@@ -72,7 +76,18 @@ def with_context(picture: Picture, others: Mapping[str, Picture]) -> Picture:
         if series.role == "subject"
     ]
     own = [at(series, picture) for series in picture.series]
-    return replace(picture, series=(*own, *grey), x_label="relative depth: layer / last layer" if scaled else picture.x_label)
+    return replace(
+        picture,
+        series=(*own, *grey),
+        log_y=picture.log_y or _decades([value for series in (*own, *grey) for value in series.y]) > MOST_DECADES,
+        x_label="relative depth: layer / last layer" if scaled else picture.x_label,
+    )
+
+
+def _decades(values: Sequence[float]) -> float:
+    """From the smallest to the largest; 0 where any is not positive."""
+    known = [value for value in values if math.isfinite(value)]
+    return math.log10(max(known) / min(known)) if known and min(known) > 0 else 0.0
 
 
 def _last(picture: Picture) -> float:

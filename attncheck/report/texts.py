@@ -21,7 +21,7 @@ _LABEL = 10
 _INDENT = " " * (2 + _LABEL)
 
 
-def failure_text(case: Case, verdict: Verdict, *, nodeid: str, picture_path: Path | str | None = None) -> str:
+def failure_text(case: Case, verdict: Verdict, *, nodeid: str, options: str = "", picture_path: Path | str | None = None) -> str:
     """Why a property failed on a case, for `pytest.fail(text, pytrace=False)`."""
     lines = [verdict.headline, _title(case), ""]
     lines += _field("claim", _sourced(case, verdict.claim))
@@ -31,16 +31,16 @@ def failure_text(case: Case, verdict: Verdict, *, nodeid: str, picture_path: Pat
     for note in dict.fromkeys(verdict.notes):
         lines += _field("note", note)
     lines += _field("picture", str(picture_path), wrap=False) if picture_path is not None else []
-    lines += _field("again", _again(nodeid), wrap=False)
+    lines += _field("again", _again(nodeid, options), wrap=False)
     if case.property.demand.kind == "baseline":
-        lines += _field("accept", f"{_again(nodeid)} --snapshot-update", wrap=False)
+        lines += _field("accept", f"{_again(nodeid, options)} --snapshot-update", wrap=False)
         lines += _field("", "and commit the baseline, or exempt with `unless:` and a reason")
     else:
         lines += _field("accept", _accept(case))
     return "\n".join(lines)
 
 
-def must_fail_text(case: Case, verdict: Verdict, *, nodeid: str, picture_path: Path | str | None = None) -> str:
+def must_fail_text(case: Case, verdict: Verdict, *, nodeid: str, options: str = "", picture_path: Path | str | None = None) -> str:
     """Why a negative control failed: the property holds where it must not, so it cannot tell the two apart."""
     name, subject = case.property.name, case.subject.definition.name
     # A verdict that was already turned round says so itself.
@@ -52,13 +52,13 @@ def must_fail_text(case: Case, verdict: Verdict, *, nodeid: str, picture_path: P
     for note in dict.fromkeys(verdict.notes):
         lines += _field("note", note)
     lines += _field("picture", str(picture_path), wrap=False) if picture_path is not None else []
-    lines += _field("again", _again(nodeid), wrap=False)
+    lines += _field("again", _again(nodeid, options), wrap=False)
     place = _place(case, "must_fail_on")
     lines += _field("accept", f"tighten the property until {subject} fails it, or choose another control at {place}")
     return "\n".join(lines)
 
 
-def error_text(case: Case, error: BaseException, *, nodeid: str) -> str:
+def error_text(case: Case, error: BaseException, *, nodeid: str, options: str = "") -> str:
     """What could not be measured, where in the spec, and what to do. An error is neither a pass nor a failure of the claim."""
     message, kind = str(error).strip(), type(error).__name__
     if not isinstance(error, AttncheckError):
@@ -73,7 +73,7 @@ def error_text(case: Case, error: BaseException, *, nodeid: str) -> str:
     place, what = _blamed(case, first)
     lines += _field("at", place, wrap=False)
     lines += _field("do", f"correct {what} at that place" if what else _remedy(error))
-    lines += _field("again", _again(nodeid), wrap=False)
+    lines += _field("again", _again(nodeid, options), wrap=False)
     return "\n".join(lines)
 
 
@@ -154,8 +154,9 @@ def _sourced(case: Case, claim: str) -> str:
     return f"{claim}  ({case.property.source})" if case.property.source else claim
 
 
-def _again(nodeid: str) -> str:
-    return f'pytest "{nodeid}"'
+def _again(nodeid: str, options: str) -> str:
+    """The command, with the `options` of this run that what was measured hangs on."""
+    return f'pytest "{nodeid}"{options}'
 
 
 def _accept(case: Case) -> str:

@@ -75,7 +75,7 @@ def test_grey_and_files(feed, load, tmp_path):
     [
         ("glassllm", {"name": "flower"}, {}, "the subject reads no images"),
         ("sdpa", {"name": "flower"}, {}, "the subject is an operator"),
-        ("vit", {"name": "flowr"}, {}, "unknown image 'flowr'; did you mean 'flower'.*allowed: flower, noise, or a file"),
+        ("vit", {"name": "flowr"}, {}, "unknown image 'flowr'; did you mean 'flower'.*allowed: flower, digits, .*noise, or a file"),
         ("vit", {"name": "nowhere.jpg"}, {}, "there is no file nowhere.jpg"),
         ("vit", {"name": "flower", "size": 33}, {}, "size 33; allowed: a multiple of the patch of 8"),
         ("vit", {"name": "flower"}, {"length": 8}, "length does not go with images"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 import zoo
 from kernels import measured, values
-from observing import run
+from observing import run, wanted
 
 from attncheck.core.errors import NotObservable
 from attncheck.instruments import context as context_module
@@ -161,6 +161,24 @@ def test_negative_weights_have_their_singular_values_computed() -> None:
     session = measured(call, "attention.spectral_norm", kernel_rows=True)
     weights = kernels.naive.attention(call.query, call.key).weights - 0.05
     assert torch.allclose(values(session, "attention.spectral_norm"), torch.linalg.svdvals(weights)[..., 0], rtol=1e-5)
+
+
+def test_negative_weights_of_a_length_that_is_not_written_out_have_no_interval() -> None:
+    """The iteration would converge to something else: a polynomial's row sums may be small where its norm is large."""
+    from attncheck.capture.operator_call import observe_operator
+    from attncheck.instruments.session import Session
+
+    def signed(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **_: object) -> torch.Tensor:
+        return ((query @ key.mT) ** 3 / 100) @ value
+
+    torch.manual_seed(0)
+    for operator, refused in ((signed, True), (torch.nn.functional.scaled_dot_product_attention, False)):
+        session = Session(wanted("attention.spectral_norm", "attention.stable_rank"), kernel_rows=True)
+        given = {name: torch.randn(1, 2, 530, 8) for name in ("query", "key", "value")}
+        observe_operator(operator, given, session.on_call, name="mine")
+        assert bool(session.faults) == refused
+        assert {name.partition("{")[0] for name in session.faults} in (set(), {"attention.spectral_norm", "attention.stable_rank"})
+        assert not refused or "may be negative" in str(next(iter(session.faults.values())))
 
 
 def test_numbers_that_are_none_stay_none() -> None:

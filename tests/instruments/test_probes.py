@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import kernels
 import pytest
 import torch
@@ -73,12 +75,12 @@ def test_one_leaked_key_in_one_row_is_found_iff_a_threshold_separates_it(row: in
     call = kernels.call(change=leak(row, key))
     context = CallContext(call, Visibilities())
     for cut in range(49):
-        prober = Prober(ProbeRequest(future="staggered"))
+        prober = Prober(ProbeRequest(future={"staggered"}))
         prober._thresholds = lambda *_, cut=cut: torch.full((1, 2, 1), cut)  # type: ignore[method-assign, misc]
         probe = prober.ask(context)
-        assert probe.future is not None
-        assert float(probe.future[0, 0, row]) == pytest.approx(0.01 if row <= cut < key else 0, abs=1e-9)
-        assert float(probe.future[0, 1:].max()) == 0
+        assert "staggered" in probe.future
+        assert float(probe.future["staggered"][0, 0, row]) == pytest.approx(0.01 if row <= cut < key else 0, abs=1e-9)
+        assert float(probe.future["staggered"][0, 1:].max()) == 0
     assert float(values(measured(call, ALL), FUTURE)[0, 0]) == pytest.approx(0.01 / 50, rel=1e-4)
 
 
@@ -113,6 +115,29 @@ def test_a_kernel_that_leaks_at_block_edges(dtype: torch.dtype) -> None:
     assert shown[0, 2, 15] == pytest.approx(0.1, rel=1e-2)
     assert float(shown[0, [0, 1, 3, 4, 5]].max()) == 0
     assert float(values(measured(call, "kernel.error"), "kernel.error")[0, 2]) > 0.05
+
+
+@pytest.mark.parametrize("queries", [50, 400])
+def test_a_leak_of_a_hundredth_in_one_head_is_seen_in_half_precision(queries: int) -> None:
+    """Larger than rounding, so that the kernel check asks for every threshold."""
+    row = queries // 2
+    found = measured(kernels.call(queries=queries, dtype=torch.bfloat16, change=leak(row, row + 1, amount=0.02)), FUTURE)
+    assert float(values(found, FUTURE)[0, 0]) > 0
+    assert float(values(found, FUTURE)[0, 1:].max()) == 0
+
+
+@pytest.mark.parametrize("row", [3, 20, 33, 48])
+def test_what_one_request_is_told_does_not_hang_on_the_others(row: int) -> None:
+    """A trace of a leak, below what makes a kernel suspicious: only thresholds between the two keys see it."""
+
+    def asked(*others: Any) -> Tensor:
+        call = kernels.call(value_width=32, change=leak(row, row + 1, amount=1e-5))
+        return values(measured(call, FUTURE, *others), FUTURE)
+
+    alone = asked()
+    window = ("attention.outside_window_mass", {"window": 45})
+    for others in ([ALL], [window], ["attention.row_sum", "kernel.error"], [("attention.frobenius_estimate", {"columns": 70})]):
+        assert torch.equal(asked(*others), alone), others
 
 
 def test_a_declared_mask_that_shows_the_future_is_believed() -> None:
@@ -218,7 +243,7 @@ def test_bfloat16_kernels_pass_the_check_within_their_rounding() -> None:
 def test_masses_do_not_depend_on_how_the_columns_are_packed(value_width: int) -> None:
     call = kernels.call(value_width=value_width)
     context = CallContext(call, Visibilities())
-    probe = Prober(ProbeRequest(future="staggered", windows={5}, signs=70)).ask(context)
+    probe = Prober(ProbeRequest(future={"staggered"}, outside={(5, "staggered")}, signs=70)).ask(context)
     weights = kernels.naive.attention(call.query, call.key, causal=True).weights
     assert torch.allclose(probe.row_sum.double(), weights.sum(-1), atol=1e-6)
     assert torch.allclose(probe.first.double(), weights[..., 0], atol=1e-6)

@@ -160,3 +160,14 @@ def test_the_command_line_fills_in_what_is_open_and_never_overrides(project: Pro
     told = json.loads((project.pytester.path / "out.json").read_text())
     dtypes = {measured["name"]: measured["dtype"] for measured in told["measurements"]}
     assert dtypes == {"tiny on words": "float64", "single on words": "float32"}
+
+
+def test_the_command_that_repeats_a_test_keeps_what_was_asked_on_the_command_line(project: Project) -> None:
+    project.spec("x.attn.yaml", f"low: {{{project.fails}}}")
+    plain = project.run("--attn-spec", "x.attn.yaml")
+    plain.stdout.fnmatch_lines(['  again     pytest "x.attn.yaml::low?tiny/words?"'])
+    asked = project.run("--attn-spec", "x.attn.yaml", "--attn-dtype", "bfloat16", "--attn-device", "cpu")
+    asked.stdout.fnmatch_lines(['  again     pytest "x.attn.yaml::low?tiny/words?" --attn-device cpu --attn-dtype bfloat16'])
+    # What the ini file says holds for the repetition as well.
+    project.ini("attn_dtype = bfloat16")
+    project.run("--attn-spec", "x.attn.yaml").stdout.fnmatch_lines(['  again     pytest "x.attn.yaml::low?tiny/words?"'])

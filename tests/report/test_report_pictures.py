@@ -178,3 +178,23 @@ def test_the_colours_reach_the_bound_where_values_still_differ(grid: list[list[f
     """Else rounding would be shown in all colours, or values that are all far off in none."""
     image = axes_of(Picture("heat_map", "t", grid=grid, bounds={"at_most": bound})).images[0]
     assert image.get_clim() == pytest.approx((low, high))
+
+
+def test_what_is_compared_over_decades_is_drawn_on_a_log_axis() -> None:
+    """Else a bounded quantity beside one that explodes is a line along the bottom."""
+    from attncheck.report.draw_lines import panels
+    from attncheck.report.pictures import with_context
+
+    steps = [0, 1, 2, 4, 8, 16, 32, 64, 128]
+
+    def course(top: float) -> Picture:
+        series = Series("seed 0", steps, [1 + (top - 1) * step / 128 for step in steps], "subject", panel="layer 0")
+        return Picture("panels", "p", "step", "norm", (series,))
+
+    assert not with_context(course(3), {"twin": course(4)}).log_y
+    beside = with_context(course(3), {"x": course(50_000)})
+    assert beside.log_y
+    axes = panels(beside).axes[0]
+    assert (axes.get_xscale(), axes.get_yscale()) == ("symlog", "log")
+    even = Picture("panels", "p", "step", "norm", (Series("seed 0", [0, 32, 64, 96, 128], [1, 2, 3, 4, 5], "subject", panel="layer 0"),))
+    assert panels(even).axes[0].get_xscale() == "linear"

@@ -110,9 +110,9 @@ def _needed(trial: ModelTrial) -> None:
 
 
 _WITHOUT = (
-    "torch.manual_seed({seed}); other = type(model)(own).eval()\n[p.data.mul_(4) for p in other.parameters() if p.dim() > 1]\n"
+    f"torch.manual_seed({WEIGHTS}); other = type(model)(own).eval()\n[p.data.mul_(4) for p in other.parameters() if p.dim() > 1]\n"
     "print((other(**inputs)[0] - out[0]).abs().max())"
-).format(seed=WEIGHTS)
+)
 """The model of the unchanged configuration, beside that of the changed one."""
 
 
