@@ -116,7 +116,9 @@ def test_the_same_seed_gives_the_same_report():
 
 
 def test_what_is_not_claimed_is_named_and_a_battery_of_nothing_is_loud():
-    report = attncheck.verify_model(zoo.build("llama"), ModelClaims(batch=True), laws=["model-batch", "model-causal", "model-cache"], examples=0)
+    report = attncheck.verify_model(
+        zoo.build("llama"), ModelClaims(batch=True), laws=["model-batch", "model-causal", "model-cache"], examples=0
+    )
     assert "not claimed, so not tested: causal, padding" in str(report)
     assert not report
     assert "HARDLY ANYTHING WAS TESTED" in str(report)
