@@ -97,9 +97,10 @@ def hardly(report: LawReport) -> str:
     reasons: dict[str, int] = {}
     for _, reason in report.skipped:
         reasons[reason] = reasons.get(reason, 0) + 1
+    least = min(report.least, len(report.outcomes))
     worst = "; ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items(), key=lambda item: -item[1])[:6])
     return (
-        f"HARDLY ANYTHING WAS TESTED: {len(report.ran)} of {len(report.outcomes)} laws applied, at least {report.least} are wanted.\n"
+        f"HARDLY ANYTHING WAS TESTED: {len(report.ran)} of {len(report.outcomes)} laws applied, at least {least} are wanted.\n"
         f"Claim more of the {'model' if isinstance(report.claims, ModelClaims) else 'operator'}; laws were left out because: {worst}"
     )
 

@@ -17,9 +17,13 @@ def run(name, *arguments):
     return module.main(*arguments)
 
 
-@pytest.mark.parametrize("name", ["falcon_attentions", "window_of_one", "longrope_cache", "granite_swa_weights"])
+@pytest.mark.parametrize("name", ["falcon_attentions", "window_of_one", "longrope_cache", "granite_swa_weights", "moshi_window"])
 def test_the_difference_is_no_rounding(name):
     assert run(name) > 1e-2
+
+
+def test_a_softcap_of_gemma3_changes_nothing():
+    assert run("gemma3_softcap") == 0
 
 
 def test_packed_documents_are_apart_without_a_cache_only():

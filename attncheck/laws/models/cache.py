@@ -111,7 +111,9 @@ def static_cache(trial: ModelTrial) -> None:
 def unwritten(trial: ModelTrial) -> None:
     """What stands in slots of a preallocated cache that no token has filled changes nothing."""
     trial = _whole(trial, 4)
-    half, length = trial.ids.shape[1] // 2, trial.ids.shape[1]
+    length = trial.ids.shape[1]
+    # nobody decodes padding: it is all in the prompt
+    half = max(length // 2, *(trial.example.pads(row) for row in range(trial.example.batch)), 1)
     _, cache = decode(trial, [half], static(trial, length + 4))
     touched = False
     for layer in getattr(cache, "layers", ()):

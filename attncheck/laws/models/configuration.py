@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -51,7 +52,9 @@ MATTER = (
 
 
 def _config(config: Any, changes: Mapping[str, Any]) -> Any | None:
-    """A copy with the changes that it has fields for; None where none of them, or only a list by layer type, applies."""
+    """A copy with the changes that it has fields for; None where it lacks the first of them, or only a list by layer type applies."""
+    if not hasattr(config, next(iter(changes), "__class__")):
+        return None
     changed, hit = copy.deepcopy(config), False
     for name, value in changes.items():
         if getattr(config, name, None) is None and name not in MATTER:
@@ -69,7 +72,7 @@ def _config(config: Any, changes: Mapping[str, Any]) -> Any | None:
         if getattr(config, name) != value:
             try:
                 setattr(changed, name, value)
-            except AttributeError:  # a property that follows from other fields
+            except Exception:  # a property that follows from other fields, or a value of another type than this class wants
                 continue
             hit = True
     return changed if hit else None
@@ -219,7 +222,13 @@ def matter(trial: ModelTrial) -> None:
 
 
 def _relatives(trial: ModelTrial, several: tuple[dict[str, Any], ...]) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Those that can be built and that run at all: a configuration that its class does not serve says nothing of attention."""
+    plain = fitted(PLAIN.but(seed=trial.example.seed), trial.claims, trial.subject)
     for changes in several:
         other = relative(trial, changes)
-        if other is not None:
+        if other is None:
+            continue
+        subject = Subject(other)
+        with contextlib.suppress(LawViolation):
+            subject.run(ModelTrial(subject, trial.claims, plain).inputs)
             yield changes, other

@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attncheck.core.errors import MeasurementError, raised
 from attncheck.core.model_claims import ModelClaims
 from attncheck.laws.engine import LawReport, Outcome
-from attncheck.laws.models.example import ModelExample, adversarial, drawn, fitted, smaller
+from attncheck.laws.models.example import PLAIN, ModelExample, adversarial, drawn, fitted, smaller
 from attncheck.laws.models.inferred import claimed
 from attncheck.laws.models.registry import ModelLaw, model_laws
 from attncheck.laws.models.subject import Subject
@@ -53,6 +54,7 @@ def verify_model(
     subject = Subject(model)
     known = claimed(subject, claims)
     model_laws(list(known.exceptions))
+    _runs(subject, known, seed)
     outcomes: dict[str, Outcome] = {}
     applying = []
     for law in wanted:
@@ -73,6 +75,17 @@ def verify_model(
     return LawReport(subject.name, known, seed, list(outcomes.values()), ENOUGH)
 
 
+def _runs(subject: Subject, claims: ModelClaims, seed: int) -> None:
+    """Raise MeasurementError where the model does not even run on what the laws feed it: no law is to blame for that."""
+    trial = ModelTrial(subject, claims, fitted(PLAIN.but(batch=1, seed=seed), claims, subject))
+    try:
+        inputs = trial.inputs
+        subject.run(inputs)
+    except LawViolation as problem:
+        shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in inputs.items() if hasattr(value, "shape"))
+        raise MeasurementError(f"{subject.name} does not run on what the laws feed it ({shapes}): {problem}") from problem
+
+
 def _held(law: ModelLaw, subject: Subject, claims: ModelClaims, examples: list[ModelExample], before: Outcome, end: float) -> Outcome:
     """The law on these examples, added to what it did on others."""
     count, reason = before.examples, before.skipped
@@ -86,9 +99,14 @@ def _held(law: ModelLaw, subject: Subject, claims: ModelClaims, examples: list[M
         except NotApplicable as skipped:
             reason = reason or str(skipped)
             continue
+        except (MemoryError, MeasurementError):
+            raise
         except LawViolation as violation:
             smallest, told = _smallest(law, subject, claims, example, (trail[-1], violation), end)
             return Outcome(law, count + 1, message(law, subject, smallest, told), smallest)
+        except Exception as problem:  # outputs of a shape that nobody foresaw must not cost the other laws their say
+            reason = reason or f"it could not be tried: {raised(problem)[:300]}"
+            continue
         count += 1
     return Outcome(law, count, skipped=None if count else reason or "no example")
 

@@ -20,6 +20,11 @@ def _asked(claimed: ModelClaims) -> str | None:
     return None if {"attentions", "eager_attentions"} & set(claimed.returns or ()) else f"claims.returns is {claimed.returns}"
 
 
+def _between(name: str) -> bool:
+    """Whether a part of an attention layer stands on the way of queries and keys, or at its ends, and not between values and output."""
+    return name in OUTPUTS or name[:2] in ("q_", "k_") or name.startswith(("query", "key", "rotary")) or name == "v_proj"
+
+
 @model_law("attentions", family="extras", needs=_asked)
 def attentions(trial: ModelTrial) -> None:
     """Asking for attentions changes nothing, and they come where they are claimed."""
@@ -81,6 +86,9 @@ def weights_output(trial: ModelTrial) -> None:
         for module in trial.subject.model.modules():
             value, output = getattr(module, "v_proj", None), next((getattr(module, n) for n in OUTPUTS if hasattr(module, n)), None)
             if isinstance(value, torch.nn.Linear) and isinstance(output, torch.nn.Linear):
+                others = [name for name, part in module.named_children() if not _between(name) and any(True for _ in part.parameters())]
+                if others:
+                    raise NotApplicable(f"values or outputs go through {', '.join(others)} as well")
                 handles.append(value.register_forward_hook(lambda _, __, made: values.append(made.detach())))
                 handles.append(output.register_forward_pre_hook(lambda _, given: outputs.append(given[0].detach())))
         try:
@@ -133,6 +141,8 @@ def cache(trial: ModelTrial) -> None:
 @model_law("embeddings", family="extras")
 def embeddings(trial: ModelTrial) -> None:
     """Given the embeddings of its tokens instead of them, a model gives the same."""
+    import torch
+
     subject = trial.subject
     if subject.kind == "pixels" or subject.encoder_decoder or not subject.takes("inputs_embeds"):
         raise NotApplicable("the model takes no inputs_embeds")
@@ -140,7 +150,11 @@ def embeddings(trial: ModelTrial) -> None:
     table = whole.get_input_embeddings()
     if table is None:
         raise NotApplicable("the model has no table of embeddings")
-    embeds = table(trial.ids).detach()
-    trial.agree_everywhere(
-        trial.run(without=("input_ids",), inputs_embeds=embeds), trial.plain, "output from embeddings, against from tokens"
-    )
+    embeds, wanted = table(trial.ids), trial.plain
+    if not isinstance(embeds, torch.Tensor):
+        raise NotApplicable("its table of embeddings makes no tensor")
+    try:
+        found = trial.run(without=("input_ids",), inputs_embeds=embeds.detach())
+    except LawViolation as problem:
+        raise NotApplicable(f"the model takes no embeddings alone: {problem}") from problem
+    trial.agree_everywhere(found, wanted, "output from embeddings, against from tokens")

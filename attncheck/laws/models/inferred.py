@@ -47,7 +47,7 @@ def inferred(subject: Subject) -> ModelClaims:
         batch=True,
         cache=("dynamic", *(("static",) if static else ())) if cached else None,
         implementations=("eager", "sdpa") if getattr(subject.model, "_supports_sdpa", False) else None,
-        positional="relative" if rope and kinds <= set(SHIFTABLE) else "absolute" if told and not rope else None,
+        positional="relative" if rope and kinds <= set(SHIFTABLE) else "absolute" if told and not rope and not _offset(subject) else None,
         rotary=bool(rope) or None,
         deterministic=("forward",),
         dropout="none",
@@ -65,6 +65,12 @@ def _causal(subject: Subject) -> bool | None:
         return declared.pop()
     generates = getattr(subject.model, "can_generate", None)
     return True if not declared and generates is not None and generates() else None
+
+
+def _offset(subject: Subject) -> bool:
+    """Whether positions begin behind the padding's index, as in RoBERTa's kin: 0, 1, 2, ... are not what such a model takes."""
+    named = ((path, getattr(module, "padding_idx", None)) for path, module in subject.model.named_modules())
+    return any(path.endswith("position_embeddings") and index is not None for path, index in named)
 
 
 def _window(subject: Subject) -> tuple[int | None, ...] | int | None:

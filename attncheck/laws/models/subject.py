@@ -121,7 +121,8 @@ class Subject:
     def tokens(self) -> tuple[int, int]:
         """The widest range of token ids [low, high) without special ones."""
         table = self.model.get_input_embeddings() if hasattr(self.model, "get_input_embeddings") else None
-        count = getattr(self.text, "vocab_size", None) or (table.weight.shape[0] if table is not None else None)
+        weight = getattr(table, "weight", None)
+        count = getattr(self.text, "vocab_size", None) or (weight.shape[0] if weight is not None else None)
         if count is None:
             count = next((m.num_embeddings for m in self.model.modules() if hasattr(m, "num_embeddings")), None)
         if count is None:
