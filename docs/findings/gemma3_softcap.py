@@ -14,8 +14,8 @@ def main() -> float:
     outputs = []
     for cap in (None, 0.1):
         config = transformers.Gemma3TextConfig(
-            vocab_size=64, hidden_size=24, intermediate_size=32, num_hidden_layers=1, num_attention_heads=6, num_key_value_heads=2, head_dim=8,
-            query_pre_attn_scalar=1, attn_logit_softcapping=cap,
+            vocab_size=64, hidden_size=24, intermediate_size=32, num_hidden_layers=1, num_attention_heads=6, num_key_value_heads=2,
+            head_dim=8, query_pre_attn_scalar=1, attn_logit_softcapping=cap,
         )  # fmt: skip
         torch.manual_seed(0)
         model = transformers.Gemma3ForCausalLM._from_config(config, attn_implementation="eager").eval()

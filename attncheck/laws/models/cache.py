@@ -53,7 +53,17 @@ def _step(trial: ModelTrial, sizes: Sequence[int], make: str = "None") -> str:
     )
 
 
+def _pieces(trial: ModelTrial, sizes: Sequence[int]) -> list[int]:
+    """The sizes, with all padding on the left in the first of them: nobody decodes padding."""
+    pads = max(trial.example.pads(row) for row in range(trial.example.batch)) if trial.example.pad == "left" else 0
+    first, rest = 0, list(sizes)
+    while rest and (first < pads or not first):
+        first += rest.pop(0)
+    return [first, *rest]
+
+
 def _compare(trial: ModelTrial, sizes: Sequence[int], how: str, cache: Any = None, make: str = "None") -> None:
+    sizes = _pieces(trial, sizes)
     found, _ = decode(trial, sizes, cache)
     trial.agree(
         found, trial.plain.output, f"output of tokens given {how}, against all at once", where=trial.real, then=_step(trial, sizes, make)
@@ -112,8 +122,7 @@ def unwritten(trial: ModelTrial) -> None:
     """What stands in slots of a preallocated cache that no token has filled changes nothing."""
     trial = _whole(trial, 4)
     length = trial.ids.shape[1]
-    # nobody decodes padding: it is all in the prompt
-    half = max(length // 2, *(trial.example.pads(row) for row in range(trial.example.batch)), 1)
+    half, *_ = _pieces(trial, [length // 2, *[1] * (length - length // 2)])
     _, cache = decode(trial, [half], static(trial, length + 4))
     touched = False
     for layer in getattr(cache, "layers", ()):

@@ -74,6 +74,8 @@ def _reach(trial: ModelTrial, number: int, source: int) -> Tensor:
     noise: dict[str, Any] = {}
     subject = trial.subject
     length = trial.ids.shape[1]
+    paths = trial.plain.paths
+    path, before = paths[number], paths[:number].count(paths[number])
     import torch
 
     def poke(module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -83,7 +85,7 @@ def _reach(trial: ModelTrial, number: int, source: int) -> Tensor:
         if not isinstance(hidden, torch.Tensor) or hidden.ndim != 3 or hidden.shape[1] != length:
             return None
         calls += 1
-        if calls - 1 != number:
+        if calls - 1 != before:
             return None
         push = torch.randn(hidden.shape[0], hidden.shape[2], generator=trial.generator).to(hidden.dtype)
         other = hidden.clone()
@@ -92,12 +94,11 @@ def _reach(trial: ModelTrial, number: int, source: int) -> Tensor:
         return ((other, *arguments[1:]), options) if name is None else (arguments, {**options, name: other})
 
     with trial.under():
-        handles = [subject.model.get_submodule(path).register_forward_pre_hook(poke, with_kwargs=True) for path, _ in subject.blocks]
+        handle = subject.model.get_submodule(path).register_forward_pre_hook(poke, with_kwargs=True)
         try:
             found = trial.run()
         finally:
-            for handle in handles:
-                handle.remove()
+            handle.remove()
     if not noise or len(found.layers) <= number:
         raise NotApplicable("the input of its blocks is not a tensor that can be changed")
     return (found.layers[number] - trial.plain.layers[number]).double().abs()

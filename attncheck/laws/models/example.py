@@ -66,7 +66,7 @@ def fitted(example: ModelExample, claims: ModelClaims, subject: Subject) -> Mode
         changes["pad"] = "none"
     if example.ones and not subject.takes("attention_mask"):
         changes["ones"] = False
-    if example.ask and not set(claims.returns or ()) & {"attentions", "eager_attentions"}:
+    if example.ask and not (set(claims.returns or ()) & {"attentions", "eager_attentions"} and subject.asks):
         changes["ask"] = False
     if example.cache and (not claims.cache or not subject.takes("use_cache")):
         changes["cache"] = False

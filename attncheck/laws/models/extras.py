@@ -87,6 +87,9 @@ def weights_output(trial: ModelTrial) -> None:
             value, output = getattr(module, "v_proj", None), next((getattr(module, n) for n in OUTPUTS if hasattr(module, n)), None)
             if isinstance(value, torch.nn.Linear) and isinstance(output, torch.nn.Linear):
                 others = [name for name, part in module.named_children() if not _between(name) and any(True for _ in part.parameters())]
+                query = getattr(module, "q_proj", None)
+                if isinstance(query, torch.nn.Linear) and query.out_features != output.in_features:
+                    others.append("a gate within q_proj")
                 if others:
                     raise NotApplicable(f"values or outputs go through {', '.join(others)} as well")
                 handles.append(value.register_forward_hook(lambda _, __, made: values.append(made.detach())))

@@ -151,32 +151,30 @@ def _switch(model: Any, *, on: bool) -> None:
 
 
 def _checkpointed(trial: ModelTrial) -> None:
-    from torch import nn
+    import torch
 
     model: Any = trial.subject.model
     if not getattr(model, "supports_gradient_checkpointing", False):
         raise NotApplicable("the model does not support gradient checkpointing")
-    drops = [module for module in model.modules() if isinstance(module, nn.Dropout)]
-    rates = [module.p for module in drops]
+    # nn.Dropout has p, stochastic depth drop_prob, and functional calls read numbers of many names
     held = [
-        (m, n, getattr(m, n)) for m in model.modules() for n in ("attention_dropout", "dropout_p") if isinstance(getattr(m, n, None), float)
+        (module, name, rate)
+        for module in model.modules()
+        for name, rate in vars(module).items()
+        if isinstance(rate, float) and rate > 0 and ("drop" in name or (name == "p" and "drop" in type(module).__name__.lower()))
     ]
     wanted = parameters(trial)
     model.train()
     try:
-        for module in drops:
-            module.p = 0.0
         for module, name, _ in held:
             setattr(module, name, 0.0)
-        if any(isinstance(getattr(m, "dropout", None), float) and m.dropout > 0 for m in model.modules()):
-            raise NotApplicable("the model drops out by a number of its own")
-        plainly = parameters(trial)
+        plainly, again = parameters(trial), parameters(trial)
+        if not all(torch.equal(grad, again[name]) for name, grad in plainly.items()):
+            raise NotApplicable("in training mode the model is random by more than dropout that can be set to 0")
         _switch(model, on=True)
         found = parameters(trial)
     finally:
         _switch(model, on=False)
-        for module, rate in zip(drops, rates, strict=True):
-            module.p = rate
         for module, name, rate in held:
             setattr(module, name, rate)
         model.eval()

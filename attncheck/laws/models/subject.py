@@ -31,6 +31,8 @@ class Run:
     output: Tensor
     layers: tuple[Tensor, ...]
     result: Any
+    paths: tuple[str, ...] = ()
+    """Of the module that made each of `layers`."""
 
 
 class Subject:
@@ -152,6 +154,23 @@ class Subject:
         return channels, size[0], size[1]
 
     @functools.cached_property
+    def asks(self) -> bool:
+        """Whether it runs at all where attentions are asked for: one law says so, the others need not repeat it."""
+        import torch
+
+        inputs: dict[str, Any] = {}
+        if self.kind == "pixels":
+            inputs["pixel_values"] = torch.zeros(1, *self.pixels, dtype=self.dtype)
+        else:
+            for name in ("input_ids", "decoder_input_ids") if self.encoder_decoder else ("input_ids",):
+                inputs[name] = torch.full((1, 3), self.tokens[0])
+        try:
+            self.run({**inputs, "output_attentions": True})
+        except LawViolation:
+            return False
+        return True
+
+    @functools.cached_property
     def pad(self) -> int | None:
         given = getattr(self.config, "pad_token_id", None)
         return given if isinstance(given, int) and given >= 0 else None
@@ -257,8 +276,9 @@ class Subject:
         target = model if model is not None else self.twin if exact else self.model
         length = self.length(inputs)
         layers: list[Tensor] = []
+        paths: list[str] = []
 
-        def keep(module: nn.Module, arguments: Any, options: Any, output: Any) -> None:
+        def keep(path: str, module: nn.Module, arguments: Any, options: Any, output: Any) -> None:
             first, given = first_tensor(output), first_tensor(arguments)
             given = options.get("hidden_states") if given is None else given
             # a block makes a hidden state of a hidden state; rotary tables and others in lists do not
@@ -266,8 +286,11 @@ class Subject:
                 return
             if length is None or first.shape[1] == length:
                 layers.append(first if gradients else first.detach().clone())
+                paths.append(path)
 
-        handles = [target.get_submodule(path).register_forward_hook(keep, with_kwargs=True) for path, _ in self.blocks]
+        handles = [
+            target.get_submodule(path).register_forward_hook(functools.partial(keep, path), with_kwargs=True) for path, _ in self.blocks
+        ]
         if exact:
             inputs = {
                 name: value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
@@ -290,7 +313,7 @@ class Subject:
             output = layers[-1]
         if output is None:
             raise MeasurementError(f"{self.name} returned no tensor")
-        return Run(output, tuple(layers), result)
+        return Run(output, tuple(layers), result, tuple(paths))
 
     def length(self, inputs: Mapping[str, Any]) -> int | None:
         """Length of the sequence that the output follows."""
