@@ -10,49 +10,37 @@ def test_my_attention(law):
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from attncheck.core.claims import OperatorClaims
 from attncheck.core.model_claims import ModelClaims
+from attncheck.core.session import SESSION
+
+if TYPE_CHECKING:
+    from attncheck.laws.battery import Battery
+    from attncheck.laws.engine import LawReport, Outcome
 
 
 @dataclass
 class Contract:
     """An operator or a model, and what is claimed of it."""
 
-    operator: Callable[..., Any]
-    claims: OperatorClaims | ModelClaims
-    seed: int = 0
-    budget: float = 60.0
-    examples: int = 20
-    done: dict[str, Any] = field(default_factory=dict, repr=False)
+    battery: Battery
 
     def parametrize(self, name: str = "law") -> Any:
         """A pytest mark that gives a test function each law in turn as its argument `name`, and `enough-laws-applied` at the end."""
         import pytest
 
-        cases = [ContractLaw(self, name) for name in self.laws()]
+        cases = [ContractLaw(self, law) for law in self.battery.laws]
         every: list[ContractLaw | EnoughLawsApplied] = [*cases, EnoughLawsApplied(self)]
         return pytest.mark.parametrize(name, every, ids=[case.id for case in every])
 
-    def laws(self) -> list[str]:
-        """Ids of the laws, of operators or of models."""
-        from attncheck.laws.models.registry import model_laws
-        from attncheck.laws.registry import laws
-
-        known = model_laws() if isinstance(self.claims, ModelClaims) else laws()
-        return [entry.id for entry in known]
-
-    def outcome(self, law: str) -> Any:
-        """What the law said, computed once. Each law gets its share of the budget, at least two seconds."""
-        from attncheck.laws.engine import verify
-
-        if law not in self.done:
-            share = max(2.0, self.budget / len(self.laws()))
-            report = verify(self.operator, self.claims, seed=self.seed, budget=share, examples=self.examples, laws=[law])
-            self.done[law] = report.outcomes[0]
-        return self.done[law]
+    def outcome(self, law: str) -> Outcome:
+        """What the law said, tried once."""
+        self.battery.thorough = self.battery.thorough or SESSION.thorough
+        return self.battery.outcome(law)
 
 
 @dataclass(frozen=True)
@@ -63,12 +51,15 @@ class ContractLaw:
     id: str
 
     def check(self) -> None:
-        """Pass, fail with the law, the numbers and a script, or skip with the reason why it does not apply."""
+        """Pass, fail with the law, the numbers, a script and a picture, or skip with the reason why it does not apply."""
         import pytest
 
         outcome = self.contract.outcome(self.id)
         if outcome.violation is not None:
-            pytest.fail(f"{outcome.violation}\n  seed: {self.contract.seed}", pytrace=False)
+            battery = self.contract.battery
+            picture = _drawn(outcome, SESSION.root or Path.cwd(), battery.name) if SESSION.pictures else None
+            shown = f"\n  picture: {picture}" if picture is not None else ""
+            pytest.fail(f"{outcome.violation}\n  seed: {battery.seed}{shown}", pytrace=False)
         if outcome.skipped is not None:
             pytest.skip(outcome.skipped)
 
@@ -83,14 +74,11 @@ class EnoughLawsApplied:
     def check(self) -> None:
         import pytest
 
-        from attncheck.laws.engine import ENOUGH, LawReport, hardly
-        from attncheck.laws.models.engine import ENOUGH as ENOUGH_OF_MODELS
+        from attncheck.laws.engine import hardly
 
-        claims, seed = self.contract.claims, self.contract.seed
-        outcomes = [self.contract.outcome(law) for law in self.contract.laws()]
-        name = getattr(self.contract.operator, "__qualname__", type(self.contract.operator).__name__)
-        least = ENOUGH_OF_MODELS if isinstance(claims, ModelClaims) else ENOUGH
-        report = LawReport(name, claims, seed, outcomes, least)
+        for law in self.contract.battery.laws:
+            self.contract.outcome(law)
+        report = self.contract.battery.report()
         if not report.enough:
             pytest.fail(hardly(report), pytrace=False)
 
@@ -100,20 +88,39 @@ def contract(
     claims: OperatorClaims | ModelClaims | Mapping[str, Any] | None = None,
     *,
     seed: int = 0,
-    budget: float = 60.0,
+    budget: float | None = None,
     examples: int = 20,
+    thorough: bool = False,
 ) -> Contract:
     """What an operator or a PreTrainedModel promises: `contract(...).parametrize()` makes a test of each law.
 
-    Of a model, claims are laid over what its configuration declares. Raises ClaimError for wrong claims."""
-    from attncheck.laws.engine import is_model
+    Of a model, claims are laid over what its configuration declares. budget: seconds for all laws together, 60 for an operator and 120
+    for a model where left out. thorough: ten times as long, as with pytest's `--attn-thorough`. Raises ClaimError for wrong claims."""
+    from attncheck.laws.battery import battery
 
-    if is_model(operator, claims):
-        from attncheck.laws.models.inferred import claimed
-        from attncheck.laws.models.subject import Subject
+    return Contract(battery(operator, claims, seed=seed, budget=budget, examples=examples, thorough=thorough))
 
-        model: Any = operator
-        settled: Any = claimed(Subject(model), claims)  # type: ignore[arg-type]
-    else:
-        settled = OperatorClaims.of(claims or {})  # type: ignore[arg-type]
-    return Contract(operator, settled, seed, budget, examples)
+
+def draw(report: LawReport, folder: str | Path) -> list[Path]:
+    """The pictures of a report's counterexamples, `<law>.png` and `.svg` in the folder, which is made; the paths of the PNGs."""
+    made = []
+    for outcome in report.outcomes:
+        if outcome.found is not None and outcome.found.picture is not None:
+            from attncheck.report.pictures import draw as draw_picture
+
+            made.append(draw_picture(outcome.found.picture, Path(folder) / f"{outcome.law.id}.png"))
+    return made
+
+
+def _drawn(outcome: Outcome, root: Path, name: str) -> Path | None:
+    """The counterexample's picture below `.attncheck/`, its path from the root, or None where there is none or drawing fails."""
+    from attncheck.report.paths import law_picture_path
+    from attncheck.report.pictures import draw as draw_picture
+
+    if outcome.found is None or outcome.found.picture is None:
+        return None
+    try:
+        root = root.resolve()
+        return draw_picture(outcome.found.picture, law_picture_path(root, name, outcome.law.id)).relative_to(root)
+    except Exception:  # a picture explains a failure; lacking one must not change it
+        return None

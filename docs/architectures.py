@@ -1,9 +1,12 @@
-"""Write docs/architectures.md: every architecture of transformers' auto classes, built tiny, run and measured. About ten minutes.
+"""Write docs/architectures.md: every architecture of transformers' auto classes, built tiny, run, measured and held against the laws.
+
+About ten minutes, and an hour more for the laws.
 
     python docs/architectures.py [TYPE ...]      # with types: print their lines and write nothing
 
 Each type is built with `config: {model_type: TYPE, tiny: true}`, fed what its main input is, and asked for the error of its kernel
-against exact rows and for the sums of its rows. A process runs a few types and is replaced where one kills it.
+against exact rows and for the sums of its rows. Then it is held against the laws of models that follow from its class and
+configuration. A process runs a few types and is replaced where one kills it.
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ CLASSES = {
 AT_ONCE = 12
 SECONDS = 90
 """For one type."""
+LAWS = 45
+"""Seconds of these for its laws."""
+STRONGER = 4
+"""Matrices are enlarged by so much before the laws, as attention of fresh weights is uniform and hides what it should show."""
 EXACT = 1e-4
 """Of kernel against exact rows, in float32 on random weights."""
 OUTCOMES = ("observed", "differs", "refused", "error", "not run", "not built")
@@ -157,7 +164,28 @@ def one(name: str, kind: str) -> dict[str, Any]:
     worst = float(errors.max())
     sums = found["attention.row_sum"]
     said |= {"layers": int(errors.sizes.get("layer", 1)), "kernel_error": worst, "row_sum": [float(sums.min()), float(sums.max())]}
+    said["laws"] = laws(model)
     return {**said, "outcome": "observed" if worst <= EXACT else "differs"}
+
+
+def laws(model: Any) -> dict[str, Any]:
+    """How many laws applied, how many the budget left out, which are broken and how; or why none could be tried."""
+    import torch
+
+    from attncheck import verify_model
+    from attncheck.core.errors import AttncheckError
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1 and parameter.requires_grad:
+                parameter.mul_(STRONGER)
+    try:
+        report = verify_model(model, budget=LAWS, examples=0)
+    except AttncheckError as error:
+        return {"why": short(error)}
+    found = {law: next(line for line in text.splitlines() if line.startswith("  found: "))[9:] for law, text, _ in report.violations}
+    late = sum("budget" in why for _, why in report.skipped)
+    return {"ran": len(report.ran), "of": len(report.outcomes), "late": late, "broken": {law: short(text) for law, text in found.items()}}
 
 
 def short(text: object) -> str:
@@ -215,6 +243,8 @@ def page(told: list[dict[str, Any]]) -> Iterator[str]:
     of = {outcome: [line for line in told if line["outcome"] == outcome] for outcome in OUTCOMES}
     attends = [line for line in of["refused"] if not line["why"].startswith(NO_CALL) or "look like attention" in line["why"]]
     seen = len(of["observed"])
+    tried = [line for line in of["observed"] + of["differs"] if "ran" in line["laws"]]
+    broken = [(line["type"], law, text) for line in tried for law, text in line["laws"]["broken"].items()]
     libraries = ", ".join(f"{name} {version}" for name, version in versions().items() if name in ("torch", "transformers"))
     yield f"""# Architectures
 
@@ -231,6 +261,9 @@ random weights in float32, run once on a CPU, and asked for `kernel.error` and `
 | refused: no attention ran | {len(of["refused"]) - len(attends)} |
 | not run: this script has no input for it, or the tiny model takes none | {len(of["not run"])} |
 | not built: a package is missing, or the type's own defaults do not build | {len(of["not built"])} |
+| held against the [laws of models](laws.md) that follow from class and configuration alone | {len(tried)} |
+| ... laws that applied, over all types | {sum(line["laws"]["ran"] for line in tried)} |
+| ... broken | {len(broken)}, in {len({name for name, _, _ in broken})} types |
 
 Of the {seen + len(attends)} that ran attention, {100 * seen / max(seen + len(attends), 1):.1f}% are observed. The rest are an ERROR that
 names the modules: none passes on part of its layers.
@@ -238,17 +271,22 @@ names the modules: none passes on part of its layers.
 ## Observed
 
 Layers are attention calls, encoder, decoder and cross attention each its own. The row sums are those of the kernel: below 1 where the
-architecture has sinks or gates, or drops rows that see nothing.
+architecture has sinks or gates, or drops rows that see nothing. Laws are those that applied, of all; a dash says that the laws have no
+input for the type.
 
-| type | class | million parameters | fed | layers | kernel.error | row sums |
-|---|---|---|---|---|---|---|"""
+| type | class | million parameters | fed | layers | kernel.error | row sums | laws | broken |
+|---|---|---|---|---|---|---|---|---|"""
     for line in of["observed"] + of["differs"]:
         low, high = line["row_sum"]
         sums = "1" if max(abs(low - 1), abs(high - 1)) < 1e-5 else f"{low:.3g} to {high:.3g}"
         yield (
             f"| {line['type']} | {line['class']} | {line['parameters'] / 1e6:.2g} | {line['fed']} | {line['layers']} | "
-            f"{line['kernel_error']:.1g} | {sums} |"
+            f"{line['kernel_error']:.1g} | {sums} | {_applied(line['laws'])} | {', '.join(line['laws'].get('broken', ()))} |"
         )
+    if broken:
+        yield "\n## Laws that are broken\n\nEach was looked at; [findings](findings/README.md) has the faults that lie behind them.\n"
+        yield "| type | law | found |\n|---|---|---|"
+        yield from (f"| {name} | {law} | {cell(text)} |" for name, law, text in broken)
     for title, lines in (
         ("Refused: attention of a kind that is not read", attends),
         ("Refused: no attention ran", [line for line in of["refused"] if line not in attends]),
@@ -259,6 +297,10 @@ architecture has sinks or gates, or drops rows that see nothing.
         if lines:
             yield f"\n## {title}\n\n| type | why |\n|---|---|"
             yield from (f"| {line['type']} | {cell(line['why'])} |" for line in lines)
+
+
+def _applied(told: dict[str, Any]) -> str:
+    return "-" if "ran" not in told else f"{told['ran']} of {told['of']}" + (f", {told['late']} out of time" if told["late"] else "")
 
 
 def cell(text: str) -> str:
@@ -274,5 +316,8 @@ if __name__ == "__main__":
             print(json.dumps(line))
     else:
         found = sweep(list(types()))
+        with contextlib.suppress(OSError):
+            (HERE.parent / ".attncheck").mkdir(exist_ok=True)
+            (HERE.parent / ".attncheck" / "architectures.json").write_text(json.dumps(found), encoding="utf-8")
         TARGET.write_text("\n".join(page(found)) + "\n", encoding="utf-8")
         print(Counter((line["kind"], line["outcome"]) for line in found), file=sys.stderr)

@@ -20,7 +20,7 @@ def command(
 ) -> None:
     """Measure a spec and draw each property on each subject under .attncheck/plots, the other subjects' curves in grey beside it.
     Exit status 1 where something could not be measured."""
-    from attncheck.core.errors import AttncheckError
+    from attncheck.core.errors import AttncheckError, DoesNotApply
     from attncheck.engine.plan import plan
     from attncheck.engine.run import Run, RunOptions
     from attncheck.engine.store import new_run
@@ -41,6 +41,8 @@ def command(
         for case in cases:
             try:
                 found = run.judge(case).picture
+            except DoesNotApply:
+                continue
             except AttncheckError as error:
                 wrong = True
                 typer.echo(f"{case.property.name}[{case.id}]: {str(error).splitlines()[0]}", err=True)

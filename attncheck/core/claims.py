@@ -22,6 +22,7 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
     "sinks": ("argument",),
     "empty_rows": ("zero", "nan", "uniform", "unspecified"),
     "nan_safe": (True, False),
+    "signed_scale": (True, False),
     "reference": ("softmax",),
     "linear_in_values": (True, False),
     "differentiable": (True, False),
@@ -48,10 +49,11 @@ class OperatorClaims:
     and the window are anchored in where N ≠ M. mask: forms of `attn_mask` that are taken; mask_polarity: what True means;
     mask_with_causal: whether both may be given. window: number of keys seen, itself included, if causal, |i−j| < window otherwise, or
     "argument". gqa: fewer key heads than query heads, query head h reads key head h // group. normalised: rows sum to 1 (to less with
-    sinks). scale: an expression of d, such as "1/sqrt(d)". softcap: a number, or "argument". sinks: a logit per head, given as an
-    argument. position_bias: added to the scores, given as an argument [heads, N, M], or "alibi". nan_safe: NaN in unread slots does
-    not leak. deterministic: which of forward, backward and batch (batch size changes no bit) repeat bit by bit. returns: the output
-    alone, or a pair with the log-sum-exp [batch, heads, N] or the weights. dtypes: what the operator computes in, float32 if left out.
+    sinks). scale: an expression of d, such as "1/sqrt(d)"; signed_scale: one that is given may be 0 or negative. softcap: a number, or
+    "argument". sinks: a logit per head, given as an argument. position_bias: added to the scores, given as an argument [heads, N, M],
+    or "alibi". nan_safe: NaN in unread slots does not leak. deterministic: which of forward, backward and batch (batch size changes no
+    bit) repeat bit by bit. returns: the output alone, or a pair with the log-sum-exp [batch, heads, N] or the weights. dtypes: what the
+    operator computes in, float32 if left out.
     """
 
     causal: bool | str | None = None
@@ -66,6 +68,7 @@ class OperatorClaims:
     positional: str | None = None
     position_bias: str | None = None
     scale: str | None = None
+    signed_scale: bool | None = None
     softcap: float | str | None = None
     sinks: str | None = None
     empty_rows: str | None = None

@@ -73,6 +73,10 @@ class MeasurementError(AttncheckError):
     """Something could not be measured: never a pass, never a failure of the claim."""
 
 
+class DoesNotApply(AttncheckError):
+    """A test that says nothing of this subject, which is no fault of either; the message says why."""
+
+
 class Undecided(MeasurementError):
     """An estimate too wide to decide the claim. `places` are the undecided cells (dim -> coordinate), to be measured exactly."""
 

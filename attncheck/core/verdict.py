@@ -57,6 +57,8 @@ class Picture:
     """Rows of a heat map or matrix, [layer][head] for heat maps; NaN is empty."""
     marked: Sequence[tuple[int, int]] = ()
     """What offends: cells of the grid, (row, column); without a grid points or bars, (series, point)."""
+    marked_are: str = "beyond the bound"
+    """What is said of the cells that are marked."""
     rows: Sequence[str] = ()
     columns: Sequence[str] = ()
     """Labels of the grid's rows and columns; empty counts from 0."""
@@ -90,6 +92,8 @@ class Verdict:
     """Under what it was measured: 'float32, cpu, step 250'."""
     resolution: str = ""
     """Printed when rounding decided."""
+    script: Sequence[str] = ()
+    """Lines of Python that show what the verdict says, without attncheck."""
     notes: list[str] = field(default_factory=list)
     """Rows that see nothing, kernel caveats, compiled subjects measured uncompiled, ..."""
     picture: Picture | None = field(default=None, repr=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attncheck.core.errors import AttncheckError, Unavailable
+from attncheck.core.errors import AttncheckError, DoesNotApply, Unavailable
 from attncheck.core.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def check(
     """Judge every case of a spec file; one verdict per case, in the order of the file.
 
     A case that cannot be measured, or whose model is not here, has a verdict too: `passed` is False, `decided` is
-    "not measured" or "not available", and `observed` holds the reason. Cases exempt by `unless` have none.
+    "not measured" or "not available", and `observed` holds the reason. Cases exempt by `unless` and laws that do not apply have none.
 
     `device` and `dtype` fill in what the spec leaves open. `root` is what relative paths start from and where `.attncheck/` lies
     (default: the working directory). Raises SpecError for a malformed file.
@@ -40,16 +40,18 @@ def check(
     cases = [case for case in spec.cases if case.exemption is None]
     run = Run(new_run(base), plan(cases), RunOptions(base, device, dtype, trust_remote_code))
     try:
-        return [_verdict(run, case) for case in cases]
+        return [verdict for case in cases if (verdict := _verdict(run, case)) is not None]
     finally:
         run.close()
 
 
-def _verdict(run: Run, case: Case) -> Verdict:
+def _verdict(run: Run, case: Case) -> Verdict | None:
     from attncheck.engine.run import case_name
 
     try:
         return run.judge(case)
+    except DoesNotApply:
+        return None
     except AttncheckError as error:
         decided = "not available" if isinstance(error, Unavailable) else "not measured"
         lines = [*str(error).splitlines(), *getattr(error, "__notes__", ())]

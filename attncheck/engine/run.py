@@ -19,7 +19,10 @@ from attncheck.engine.store import Outcome, Record, Store
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attncheck.core.definitions import SubjectDefinition
+    from attncheck.core.evidence import LoadedSubject, SubjectSeries
     from attncheck.core.verdict import Verdict
+    from attncheck.engine.measure import MeasureOptions
     from attncheck.spec.model import Case
 
 HELD = 8
@@ -35,6 +38,8 @@ class RunOptions:
     dtype: str | None = None
     trust_remote_code: bool = False
     progress: Callable[[str], None] | None = None
+    thorough: bool = False
+    """Search longer where a demand searches: laws."""
     cache: bool = False
     """Take from the cache what nothing that determines it has changed, and keep there what is measured."""
 
@@ -88,7 +93,7 @@ class Run:
             read.append(pass_key)
             return self.fetch(pass_key, request)
 
-        verdict = judge(case, fetch, self.options.root)
+        verdict = judge(case, fetch, self.options.root, load=self._load, thorough=self.options.thorough)
         if verdict.passed and verdict.checked == 0:
             raise MeasurementError(f"{verdict.claim or case.property.name}: nothing was checked, and nothing passes vacuously")
         if case.must_fail:
@@ -133,23 +138,31 @@ class Run:
                 self.cache.put(keys[key], data, measured.notes)
         return Outcome({**values, **measured.values}, measured.faults, list(dict.fromkeys([*notes, *measured.notes])), cached=len(found))
 
+    def _load(self, definition: SubjectDefinition) -> LoadedSubject | SubjectSeries:
+        from attncheck.engine.measure import loaded
+
+        return loaded(self.defaults.fill(PassKey(definition)).subject, self._measuring)
+
+    @property
+    def _measuring(self) -> MeasureOptions:
+        from attncheck.engine.measure import MeasureOptions
+
+        options = self.options
+        return MeasureOptions(
+            root=options.root,
+            trust_remote_code=options.trust_remote_code,
+            device=self.defaults.device,
+            dtype=options.dtype,
+            progress=options.progress,
+        )
+
     def _measured(self, pass_key: PassKey, requests: list[Request]) -> Outcome:
-        from attncheck.engine.measure import MeasureOptions, measure
+        from attncheck.engine.measure import measure
 
         options = self.options
         if options.progress is not None:
             options.progress(f"measuring {pass_key}: {len(requests)} quantit{'y' if len(requests) == 1 else 'ies'}")
-        measured = measure(
-            pass_key,
-            requests,
-            options=MeasureOptions(
-                root=options.root,
-                trust_remote_code=options.trust_remote_code,
-                device=self.defaults.device,
-                dtype=options.dtype,
-                progress=options.progress,
-            ),
-        )
+        measured = measure(pass_key, requests, options=self._measuring)
         return Outcome(measured.values, {key: Fault.of(fault) for key, fault in measured.faults.items()}, measured.notes)
 
     def _values(self, pass_key: PassKey, record: Record) -> dict[str, xr.Dataset]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from attncheck.core.baseline import NotComparable, Proposal, write
 from attncheck.core.definitions import InputDefinition, SubjectDefinition
-from attncheck.core.errors import AttncheckError, MeasurementError
+from attncheck.core.errors import AttncheckError, DoesNotApply, MeasurementError
 from attncheck.core.paths import inside, is_explicit
 from attncheck.engine.starter import Proposed, Starter, declined, measured, proposals
 
@@ -124,6 +124,8 @@ def _judged(path: Path, root: Path) -> tuple[list[Proposal], int, dict[str, str]
                 verdict = run.judge(case)
             except NotComparable as error:
                 proposals.append(error.proposal)
+            except DoesNotApply:
+                continue
             except AttncheckError as error:
                 wrong.setdefault(case.property.name, PLACE.sub("", str(error).splitlines()[0]))
             else:
@@ -175,7 +177,14 @@ def _lines(
         source = source if is_explicit(source) else f"./{source}"
     settings = {"attn_implementation": subject.attn_implementation, "dtype": subject.dtype, "device": subject.device}
     more = "".join(f", {key}: {value}" for key, value in settings.items() if value and not (key == "dtype" and subject.kind == "operator"))
-    yield f"  {subject.name}: {{{subject.kind}: {quoted(str(source))}{more}}}"
+    if not claims:
+        yield f"  {subject.name}: {{{subject.kind}: {quoted(str(source))}{more}}}"
+    else:
+        yield f"  {subject.name}:"
+        yield from (f"    {line}" for line in f"{subject.kind}: {quoted(str(source))}{more}".split(", "))
+        yield "    # What its author would say of it, as far as no law breaks it; laws follow from it."
+        yield "    claims:"
+        yield from (f"      {key}: {_claim(value)}" for key, value in claims.items())
     yield ""
     yield "inputs:"
     yield from (f"  {key}: {_input(definition)}" for key, definition in found.inputs.items())
@@ -189,18 +198,15 @@ def _lines(
         yield from (f"    {line}" for line in proposed.lines)
         if proposed.inputs and set(proposed.inputs) != set(found.inputs):
             yield f"    inputs: [{', '.join(proposed.inputs)}]" if len(proposed.inputs) > 1 else f"    inputs: {proposed.inputs[0]}"
+    if claims:
+        yield ""
+        yield "  obeys-its-laws:"
+        yield from (f"    # {line}" for line in wrapped(f"With these claims {told}."))
+        yield "    laws: all"
     if left_out:
         yield ""
         yield "# Left out, since it does not hold or cannot be measured:"
         yield from (f"#   {line}" for text in left_out for line in wrapped(text))
-    if claims:
-        yield ""
-        yield "# Laws of operators: in a test module,"
-        yield "#     from attncheck import verify"
-        yield "#     assert verify(operator, {"
-        yield from (f"#         {key!r}: {value!r}," for key, value in claims.items())
-        yield "#     })"
-        yield from (f"# {line}" for line in wrapped(f"With these claims {told}."))
 
 
 def _input(definition: InputDefinition) -> str:
@@ -215,6 +221,10 @@ def _input(definition: InputDefinition) -> str:
     if definition.padding:
         parts.append("padding: {" + ", ".join(f"{key}: {item}" for key, item in definition.padding.items()) + "}")
     return "{" + ", ".join(parts) + "}"
+
+
+def _claim(value: Any) -> str:
+    return f"[{', '.join(value)}]" if isinstance(value, list | tuple) else _scalar(value)
 
 
 def _scalar(value: Any) -> str:

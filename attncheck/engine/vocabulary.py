@@ -20,6 +20,7 @@ PACKAGES = {
     "attncheck.subjects": "@subject_kind(",
     "attncheck.inputs": "@input_kind(",
     "attncheck.training": "@subject_kind(",
+    "attncheck.laws": "@expectation(",
 }
 """Where names are registered, and by which decorator. Variants have a catalogue of their own, which their package imports."""
 GROUP = "attncheck"

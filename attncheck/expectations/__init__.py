@@ -12,7 +12,7 @@ from attncheck.core.definitions import PassKey, Request
 from attncheck.core.expectation import EXPECTATIONS
 from attncheck.core.verdict import Verdict
 from attncheck.expectations import agrees_with, baseline, tracks
-from attncheck.expectations.sides import Context, Fetch, passes
+from attncheck.expectations.sides import Context, Fetch, Load, passes
 
 if TYPE_CHECKING:
     from attncheck.spec.model import Case
@@ -26,7 +26,8 @@ def requirements(case: Case) -> list[tuple[PassKey, Request]]:
     Raises MeasurementError where a counterpart cannot be resolved, AttncheckError on an unknown demand.
     """
     prop = case.property
-    wanted = [(key, prop.request) for key in passes(case).values()]
+    observes = prop.demand.kind == "bound" or EXPECTATIONS[prop.demand.kind].about.get("observes", True)
+    wanted = [(key, prop.request) for key in passes(case).values()] if observes else []
     relation = prop.relation
     if relation is not None:
         asked = relation.request or prop.request
@@ -38,13 +39,14 @@ def requirements(case: Case) -> list[tuple[PassKey, Request]]:
     return list(dict.fromkeys(wanted))
 
 
-def judge(case: Case, fetch: Fetch, root: Path | None = None) -> Verdict:
-    """Judge one case. `fetch(pass_key, request)` gives a measurement as an xarray Dataset; baselines are read below `root`.
+def judge(case: Case, fetch: Fetch, root: Path | None = None, *, load: Load | None = None, thorough: bool = False) -> Verdict:
+    """Judge one case. `fetch(pass_key, request)` gives a measurement as an xarray Dataset; baselines are read below `root`; `load` gives
+    the subject to a demand that measures for itself, `thorough` lets it take its time.
 
     Raises Undecided where an estimate is too wide (its `places` would have to be measured exactly) and MeasurementError where the claim
     cannot be checked at all: nothing selected, not a number, sides that do not match. Never a pass on zero places.
     """
-    context = Context(case, fetch, root)
+    context = Context(case, fetch, root, load, thorough)
     demand = case.property.demand
     if demand.kind == "bound":
         from attncheck.expectations.bounded import judge_bound

@@ -15,9 +15,11 @@ from attncheck.spec.model import Case, Subject
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attncheck.core.evidence import LoadedSubject, SubjectSeries
     from attncheck.expectations.field import Field
 
 Fetch = Callable[[PassKey, Request], "xr.Dataset"]
+Load = Callable[[SubjectDefinition], "LoadedSubject | SubjectSeries"]
 
 
 def variant_of(case: Case, subject: str | None = None, axes: Mapping[str, str] | None = None) -> tuple[SubjectDefinition, Subject]:
@@ -63,6 +65,9 @@ class Context:
     fetch: Fetch
     root: Path | None = None
     """The project, where baselines lie."""
+    load: Load | None = None
+    """The subject itself, for a demand that measures for itself."""
+    thorough: bool = False
 
     def measured(self, request: Request | None = None, *, subject: str | None = None, axes: Mapping[str, str] | None = None) -> Field:
         """The quantity of one side after `where`; defaults are the property's own. Raises MeasurementError on NaN or a bad selection."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attncheck.core.claims import ClaimError, OperatorClaims
 from attncheck.core.model_claims import ModelClaims
 from attncheck.laws.example import Example, adversarial
+from attncheck.laws.picture import drawn as drawn_of
 from attncheck.laws.registry import Law, LawViolation, NotApplicable
 from attncheck.laws.registry import laws as all_laws
 from attncheck.laws.search import drawn, shrunk
@@ -18,6 +19,7 @@ from attncheck.laws.tensors import lines
 from attncheck.laws.trial import Trial
 
 if TYPE_CHECKING:
+    from attncheck.core.verdict import Picture
     from attncheck.laws.models.example import ModelExample
     from attncheck.laws.models.registry import ModelLaw
 
@@ -30,15 +32,38 @@ SWEEPS = 4
 """A law that sweeps lengths or sizes by itself gets every fourth example."""
 
 
+SLOW = "an example costs seconds: tried with thorough=True, or pytest --attn-thorough"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A counterexample: what is wrong, in numbers, the smallest example, a script with torch alone, a picture where one helps."""
+
+    what: str
+    example: Example | ModelExample
+    script: Sequence[str]
+    picture: Picture | None = field(default=None, repr=False, compare=False)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """One law on one operator or model: how many examples it held on, what broke it, or why it did not apply."""
 
     law: Law | ModelLaw
     examples: int
-    violation: str | None = None
-    example: Example | ModelExample | None = None
+    found: Found | None = None
     skipped: str | None = None
+
+    @property
+    def violation(self) -> str | None:
+        """The law, the numbers, the smallest example, and lines of torch that reproduce it; None where it holds or does not apply."""
+        if self.found is None:
+            return None
+        script = "\n".join(f"    {line}" for line in self.found.script)
+        return (
+            f"law {self.law.id}: {self.law.sentence}\n  found: {self.found.what}\n  smallest example: {self.found.example}\n"
+            f"  reproduce:\n{script}"
+        )
 
 
 @dataclass(frozen=True)
@@ -51,11 +76,13 @@ class LawReport:
     seed: int
     outcomes: list[Outcome] = field(repr=False)
     least: int = ENOUGH
+    named: Sequence[str] | None = None
+    """Laws and families that were asked for; None: all."""
 
     @property
     def violations(self) -> list[tuple[str, str, Example | ModelExample]]:
         """(law, message, smallest example)."""
-        return [(o.law.id, o.violation, o.example) for o in self.outcomes if o.violation is not None and o.example is not None]
+        return [(o.law.id, o.violation, o.found.example) for o in self.outcomes if o.found is not None and o.violation is not None]
 
     @property
     def skipped(self) -> list[tuple[str, str]]:
@@ -68,8 +95,24 @@ class LawReport:
         return [o.law.id for o in self.outcomes if o.skipped is None]
 
     @property
+    def silent(self) -> list[str]:
+        """Named laws and families of which none applied."""
+        prefix = "model-" if isinstance(self.claims, ModelClaims) else ""
+        ran = {name for o in self.outcomes if o.skipped is None for name in (o.law.id, f"{prefix}{o.law.family}")}
+        return [name for name in self.named or () if name not in ran]
+
+    @property
     def enough(self) -> bool:
-        return len(self.ran) >= min(self.least, len(self.outcomes))
+        """Whether a fair number of all laws applied, or something of everything that was named."""
+        return not self.silent if self.named is not None else len(self.ran) >= self.least
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why laws did not apply, the commonest first, with how many there are of each."""
+        counts: dict[str, int] = {}
+        for _, reason in self.skipped:
+            counts[reason] = counts.get(reason, 0) + 1
+        return [f"{reason} ({count})" for reason, count in sorted(counts.items(), key=lambda item: -item[1])[:6]]
 
     @property
     def passed(self) -> bool:
@@ -94,14 +137,11 @@ class LawReport:
 
 def hardly(report: LawReport) -> str:
     """What is said where hardly any law applied."""
-    reasons: dict[str, int] = {}
-    for _, reason in report.skipped:
-        reasons[reason] = reasons.get(reason, 0) + 1
-    least = min(report.least, len(report.outcomes))
-    worst = "; ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items(), key=lambda item: -item[1])[:6])
+    wanted = f"at least {report.least} are wanted" if report.named is None else f"none of {', '.join(report.silent)}"
     return (
-        f"HARDLY ANYTHING WAS TESTED: {len(report.ran)} of {len(report.outcomes)} laws applied, at least {least} are wanted.\n"
-        f"Claim more of the {'model' if isinstance(report.claims, ModelClaims) else 'operator'}; laws were left out because: {worst}"
+        f"HARDLY ANYTHING WAS TESTED: {len(report.ran)} of {len(report.outcomes)} laws applied, {wanted}.\n"
+        f"Claim more of the {'model' if isinstance(report.claims, ModelClaims) else 'operator'}; laws were left out because: "
+        + "; ".join(report.reasons)
     )
 
 
@@ -121,13 +161,15 @@ def verify(
     examples: int = 20,
     laws: Sequence[str] | None = None,
     first: bool = False,
+    thorough: bool = False,
 ) -> LawReport:
     """Hold an attention operator against the laws that follow from its claims; of a PreTrainedModel, what `verify_model` does.
 
     operator: any callable with the signature of scaled_dot_product_attention. seed: of every random number; the same seed repeats the
     run. budget: seconds, after which no new example begins; laws that saw none are reported as skipped. examples: how many are drawn
     by hypothesis after the adversarial ones, at most 4 of a model. laws: names of laws or families, all by default. first: stop at the
-    first violation. Raises ClaimError for claims that are unknown or contradictory, AttncheckError for an unknown law.
+    first violation. thorough: laws that cost seconds an example are tried too. Raises ClaimError for claims that are unknown or
+    contradictory, AttncheckError for an unknown law.
     """
     import torch
 
@@ -143,25 +185,27 @@ def verify(
         raise ClaimError("an operator has no configuration to find its claims in; allowed: claims={'causal': 'flag', ...}")
     known = OperatorClaims.of(claims)  # type: ignore[arg-type]
     wanted = all_laws(list(laws) if laws is not None else None)
-    end = time.monotonic() + budget
     name = getattr(operator, "__qualname__", None) or type(operator).__name__
     outcomes: dict[str, Outcome] = {}
     applying = []
     for law in wanted:
-        reason = law.needs(known)
+        reason = law.needs(known) or (None if thorough or not law.thorough else SLOW)
         outcomes[law.id] = Outcome(law, 0, skipped=reason)
         if reason is None:
             applying.append(law)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for tried in (list(adversarial(known, seed)), drawn(known, seed, examples)):
+        every = list(adversarial(known, seed)), drawn(known, seed, examples)
+        # from here on, so that a first call's imports cost no law its turn
+        end = time.monotonic() + budget
+        for tried in every:
             for law in applying:
                 if outcomes[law.id].violation is None:
                     chosen = tried[::SWEEPS] if law.sweeps else tried
                     outcomes[law.id] = _held(law, operator, known, chosen, outcomes[law.id], end)
                 if first and outcomes[law.id].violation is not None:
-                    return LawReport(name, known, seed, list(outcomes.values()))
-    return LawReport(name, known, seed, list(outcomes.values()))
+                    return LawReport(name, known, seed, list(outcomes.values()), named=laws)
+    return LawReport(name, known, seed, list(outcomes.values()), named=laws)
 
 
 def _held(law: Law, operator: Any, claims: OperatorClaims, examples: list[Example], before: Outcome, end: float) -> Outcome:
@@ -179,7 +223,8 @@ def _held(law: Law, operator: Any, claims: OperatorClaims, examples: list[Exampl
             continue
         except LawViolation as violation:
             smallest, told = _smallest(law, operator, claims, example, (trail[-1], violation), end)
-            return Outcome(law, count + 1, message(law, claims, smallest, told, operator), smallest)
+            script = reproducer(claims, smallest, operator, told.then)
+            return Outcome(law, count + 1, Found(str(told), smallest, script, told.picture and drawn_of(told.picture)))
         count += 1
     return Outcome(law, count, skipped=None if count else reason or "no example")
 
@@ -206,14 +251,6 @@ def _smallest(
         return False
 
     return last[shrunk(example, fails, claims)]
-
-
-def message(law: Law, claims: OperatorClaims, example: Example, violation: LawViolation, operator: Any) -> str:
-    """The law, the numbers, the smallest example, and lines of torch that reproduce it."""
-    script = reproducer(claims, example, operator, violation.then)
-    return f"law {law.id}: {law.sentence}\n  found: {violation}\n  smallest example: {example}\n  reproduce:\n" + "\n".join(
-        f"    {line}" for line in script
-    )
 
 
 def reproducer(claims: OperatorClaims, example: Example, operator: Any, then: str | None = None) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
+from attncheck.laws.picture import of_weights
 from attncheck.laws.registry import LawViolation, claimed, law
 from attncheck.laws.trial import Trial, skip
 
@@ -41,6 +43,7 @@ def pairs(trial: Trial) -> None:
                 f"query {i} {what}: key {j} (batch {b}, head {h}), weight {float(weights[b, h, i, j]):.3g}; "
                 f"{int(found.sum())} of {found.numel()} pairs are wrong",
                 f"v.zero_(); v[{b}, :, {j}] = 1; print(operator(q, k, v, **options)[{b}, {h}, {i}])",
+                functools.partial(of_weights, trial, b, h, cells=[(int(n), int(m)) for n, m in found[b, h].nonzero()]),
             )
 
 
@@ -53,10 +56,16 @@ def influence(trial: Trial) -> None:
 @law("exact_zeros", family="masks", needs=claimed("causal"))
 def exact_zeros(trial: Trial) -> None:
     """A key that a query may not read has weight exactly 0, at any size of scores."""
+    import torch
+
     weights = trial.weights().masked_fill(trial.visible | ~trial.rows()[..., None], 0)
     worst = float(weights.abs().nan_to_num(nan=1.0).max())
     if worst > 0:
-        raise LawViolation(f"{int((weights != 0).sum())} masked weights are not 0; the largest is {worst:.3g}")
+        b, h, *_ = (int(n) for n in torch.unravel_index(weights.abs().nan_to_num(nan=1.0).argmax(), weights.shape))
+        raise LawViolation(
+            f"{int((weights != 0).sum())} masked weights are not 0; the largest is {worst:.3g}",
+            picture=functools.partial(of_weights, trial, b, h, cells=[(int(n), int(m)) for n, m in (weights[b, h] != 0).nonzero()]),
+        )
 
 
 def _unread(trial: Trial) -> tuple[int, Tensor]:

@@ -12,9 +12,24 @@ from attncheck.core.errors import AttncheckError, nearest
 
 if TYPE_CHECKING:
     from attncheck.core.claims import OperatorClaims
+    from attncheck.core.verdict import Picture
     from attncheck.laws.trial import Trial
 
-FAMILIES = ("reference", "values", "masks", "heads", "batch", "causal", "window", "scores", "shapes", "gradients", "determinism", "returns")
+FAMILIES = (
+    "reference",
+    "values",
+    "masks",
+    "heads",
+    "batch",
+    "causal",
+    "window",
+    "scores",
+    "shapes",
+    "gradients",
+    "determinism",
+    "returns",
+    "compiled",
+)
 """Modules of attncheck.laws, cheapest and most telling first."""
 
 Needs = Callable[["OperatorClaims"], str | None]
@@ -22,10 +37,11 @@ Needs = Callable[["OperatorClaims"], str | None]
 
 
 class LawViolation(AttncheckError):
-    """A law that does not hold, with the numbers. `then` is one line of Python, after the operator's call, that shows it."""
+    """A law that does not hold, with the numbers. `then` is one line of Python, after the operator's call, that shows it; `picture`
+    makes a picture of it, and is asked once the smallest example is found."""
 
-    def __init__(self, message: str, then: str | None = None) -> None:
-        self.then = then
+    def __init__(self, message: str, then: str | None = None, picture: Callable[[], Picture | None] | None = None) -> None:
+        self.then, self.picture = then, picture
         super().__init__(message)
 
 
@@ -44,6 +60,8 @@ class Law:
     check: Callable[[Trial], None]
     sweeps: bool = False
     """Whether it goes through lengths, sizes or shifts by itself, so that few examples are enough."""
+    thorough: bool = False
+    """Whether an example costs seconds, so that it is tried in a thorough search only."""
 
     @property
     def id(self) -> str:
@@ -70,13 +88,13 @@ def claimed(*fields: str) -> Needs:
 
 
 def law(
-    name: str, *, family: str, needs: Needs | None = None, sweeps: bool = False
+    name: str, *, family: str, needs: Needs | None = None, sweeps: bool = False, thorough: bool = False
 ) -> Callable[[Callable[[Trial], None]], Callable[[Trial], None]]:
     """Register a law. Its docstring's first paragraph is the sentence that a failure shows."""
 
     def register(check: Callable[[Trial], None]) -> Callable[[Trial], None]:
         sentence = " ".join((inspect.getdoc(check) or "").split("\n\n")[0].split())
-        entry = Law(name, family, sentence, needs or (lambda claims: None), check, sweeps)
+        entry = Law(name, family, sentence, needs or (lambda claims: None), check, sweeps, thorough)
         if not sentence:
             raise AttncheckError(f"law {entry.id} has no docstring, which says what must hold and when")
         if entry.id in LAWS and LAWS[entry.id].check.__qualname__ != check.__qualname__:

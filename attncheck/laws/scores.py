@@ -39,6 +39,25 @@ def given_scale(trial: Trial) -> None:
         trial.agree(found, wanted, 4 * trial.tolerance(sharper), f"output with scale={scale:.4g}, against the query multiplied")
 
 
+@law("signed_scale", family="scores", needs=claimed("signed_scale"))
+def signed_scale(trial: Trial) -> None:
+    """A scale of 0 makes every score 0, and a negative one turns the order of the keys around, as a negative query does."""
+    import torch
+
+    if not accepts(trial.operator, "scale"):
+        raise skip("the operator takes no scale")
+    trial = trial.but(scale=0.5)
+    for scale, query in ((0.0, torch.zeros_like(trial.query)), (-0.5, -trial.query)):
+        found, wanted = trial.call(scale=scale), trial.call(query=query)
+        trial.agree(
+            found,
+            wanted,
+            4 * trial.tolerance(),
+            f"output with scale={scale}, against the query multiplied",
+            then=f"print(operator(q, k, v, **{{**options, 'scale': {scale}}}))",
+        )
+
+
 @law("magnitudes", family="scores", needs=_softmax, sweeps=True)
 def magnitudes(trial: Trial) -> None:
     """Scores of any size from 1e-3 to 1e5 give finite outputs that equal the formula."""

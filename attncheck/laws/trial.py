@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attncheck.core.claims import OperatorClaims
 from attncheck.laws import dense
 from attncheck.laws.example import Example
+from attncheck.laws.picture import of_weights
 from attncheck.laws.registry import LawViolation, NotApplicable
 from attncheck.laws.tensors import build
 
@@ -158,11 +159,18 @@ class Trial:
         place = [int(i) for i in torch.unravel_index(excess.argmax(), excess.shape)]
         at = tuple(place)
         share = int(wrong.sum()) / wrong.numel()
+        off = wrong[place[0], place[1]].any(-1).nonzero().flatten().tolist() if wrong.ndim == 4 else []
+        picture = functools.partial(of_weights, self, place[0], place[1], rows=off) if off and self._pictured(a.shape) else None
         raise LawViolation(
             f"{what}: {float(a[at]):.6g}, not {float(b[at]):.6g}, at {place} (off by {float(difference[at]):.3g}, rounding explains "
             f"{float(limit[at]):.2g}); {share:.0%} of the numbers are off",
             then,
+            picture,
         )
+
+    def _pictured(self, shape: Any) -> bool:
+        """Whether what was compared has the rows of this example's weights."""
+        return tuple(shape[:3]) == tuple(self.query.shape[:3])
 
 
 def skip(reason: str) -> NotApplicable:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from attncheck.core.session import SESSION
 from attncheck.plugin.controller import Controller
 from attncheck.plugin.state import DIST_ASKED, RECORD, STATE, SUFFIX, State
 
@@ -35,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption("--attn-plots", metavar="WHICH", help="failed (default), all or none: which verdicts get their picture drawn")
     group.addoption("--attn-json", metavar="FILE", help="write every verdict with its numbers, the measurements and the environment")
     group.addoption("--attn-no-cache", action="store_true", default=None, help="measure anew what an earlier run has measured")
+    group.addoption("--attn-thorough", action="store_true", default=None, help="search ten times as long where laws are tried")
     group.addoption("--attn-trust-remote-code", action="store_true", help="allow specs to load models that bring their own code")
     group.addoption("--attn-update-in-ci", action="store_true", default=None, help="let --snapshot-update write baselines where CI is set")
     if pluginmanager.is_blocked("syrupy"):
@@ -49,6 +51,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     parser.addini("attn_strict", "see --attn-strict", type="bool", default=False)
     parser.addini("attn_plots", "see --attn-plots", default="failed")
     parser.addini("attn_update_in_ci", "see --attn-update-in-ci", type="bool", default=False)
+    parser.addini("attn_thorough", "see --attn-thorough", type="bool", default=False)
     parser.addini("attn_no_cache", "see --attn-no-cache", type="bool", default=False)
     parser.addini("attn_json", "see --attn-json, relative to this file", default=None)
 
@@ -71,6 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _check("--attn-dtype", dtype, not dtype or dtype in DTYPES, ", ".join(DTYPES))
     _check("--attn-device", device, not device or DEVICES.fullmatch(device), "auto, cpu, cuda, cuda:N, mps")
     _check_update(config, state)
+    SESSION.root, SESSION.thorough, SESSION.pictures = config.rootpath, bool(state.setting("thorough")), state.setting("plots") != "none"
     if not config.getoption("attn_spec"):
         return
     if state.is_worker:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from attncheck.core.baseline import NotComparable, write
-from attncheck.core.errors import AttentionWarning, AttncheckError, MeasurementError, Unavailable, printable
+from attncheck.core.errors import AttentionWarning, AttncheckError, DoesNotApply, MeasurementError, Unavailable, printable
 from attncheck.engine.results import record
 from attncheck.plugin.spec_file import located
 from attncheck.plugin.state import RECORD
@@ -33,6 +33,8 @@ def settle(state: State, item: pytest.Item, case: Case) -> Callable[[], object]:
         verdict, done = _judged(state, case)
     except Unavailable as error:
         return partial(_missing, state, case, error)
+    except DoesNotApply as reason:
+        return partial(_skip, printable(str(reason)))
     except AttncheckError as error:
         fail = partial(pytest.fail, printable(_error_text(state, case, error, item.nodeid)), pytrace=False)
     else:

@@ -48,7 +48,8 @@ class State:
         """Options of the command line that decide what is measured, as written after a command; those of an ini file need no word."""
         given = {name: self.config.getoption(f"attn_{name}") for name in ("device", "dtype")}
         words = [f" --attn-{name} {value}" for name, value in given.items() if value]
-        return "".join([*words, " --attn-trust-remote-code" if self.config.getoption("attn_trust_remote_code") else ""])
+        flags = [f" --attn-{name.replace('_', '-')}" for name in ("thorough", "trust_remote_code") if self.config.getoption(f"attn_{name}")]
+        return "".join([*words, *flags])
 
     @property
     def updates(self) -> str:
@@ -104,6 +105,7 @@ class State:
                 trust_remote_code=self.config.getoption("attn_trust_remote_code"),
                 progress=_progress(self.config),
                 cache=not self.setting("no_cache"),
+                thorough=bool(self.setting("thorough")),
             )
             self.opened = Run(run_folder(self.config.rootpath, self.run_name), plan(self.cases), options)
         return self.opened

@@ -38,7 +38,7 @@ def grid(picture: Picture) -> Figure:
     marked = [(r, c) for r, c in picture.marked if r < rows and c < columns]
     if marked:
         _outline(axes, marked)
-        notes.insert(0, f"outlined: {len(marked)} of {int(np.isfinite(values).sum())} beyond the bound")
+        notes.insert(0, f"outlined: {len(marked)} of {int(np.isfinite(values).sum())} {picture.marked_are}")
     dress(figure, replace(picture, notes=tuple(notes)), [axes], width)
     return figure
 

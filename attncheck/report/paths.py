@@ -24,6 +24,13 @@ def picture_path(root: Path, case: Case, *, namesakes: bool = False) -> Path:
     return within(root, ".attncheck", "plots", spec, f"{picture_name(case)}.png")
 
 
+def law_picture_path(root: Path, name: str, law: str) -> Path:
+    """The PNG of a law's counterexample outside of specs. Raises AttncheckError where a link in the way leads out of the project."""
+    safe = _safe(name)
+    mark = f"-{hashlib.sha256(name.encode()).hexdigest()[:6]}" if safe != name else ""
+    return within(root, ".attncheck", "plots", "laws", f"{safe[:_LONGEST]}{mark}-{_safe(law)}.png")
+
+
 def picture_name(case: Case) -> str:
     """`keys-are-larger-lrkv-manual`. Where a part of the id has a '-' itself, a short hash keeps `a-b/c` and `a/b-c` apart."""
     name = _safe(f"{case.property.name}-{case.id}" if case.id else case.property.name)

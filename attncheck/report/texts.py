@@ -31,6 +31,7 @@ def failure_text(case: Case, verdict: Verdict, *, nodeid: str, options: str = ""
     for note in dict.fromkeys(verdict.notes):
         lines += _field("note", note)
     lines += _field("picture", str(picture_path), wrap=False) if picture_path is not None else []
+    lines += _script(verdict)
     lines += _field("again", _again(nodeid, options), wrap=False)
     if case.property.demand.kind == "baseline":
         lines += _field("accept", f"{_again(nodeid, options)} --snapshot-update", wrap=False)
@@ -69,7 +70,7 @@ def error_text(case: Case, error: BaseException, *, nodeid: str, options: str = 
     lines += _field("error", "could not be judged: this is neither a pass nor a failure of the claim")
     for line in rest:
         lines += _field("", line, wrap=False)
-    lines += _field("observe", str(case.property.request))
+    lines += _field("observe", str(case.property.request)) if case.property.request.name else []
     place, what = _blamed(case, first)
     lines += _field("at", place, wrap=False)
     lines += _field("do", f"correct {what} at that place" if what else _remedy(error))
@@ -133,6 +134,11 @@ def _observed(verdict: Verdict) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
+def _script(verdict: Verdict) -> list[str]:
+    """Lines of Python as they are: a break would change what they do."""
+    return [line for number, text in enumerate(verdict.script) for line in _field("" if number else "reproduce", text, wrap=False)]
+
+
 def _field(label: str, text: str, *, wrap: bool = True) -> list[str]:
     head = f"  {label:<{_LABEL}}"
     if not wrap:
@@ -164,11 +170,25 @@ def _accept(case: Case) -> str:
     kind = prop.demand.kind
     if kind == "bound":
         what = f"change the bound at {_place(case, 'at_least', 'at_most', 'between', 'equals')}"
+    elif kind == "laws":
+        return _accept_law(case)
     elif kind == "agrees_with":
         what = f"widen `tolerance:` at {_place(case, 'tolerance', 'agrees_with')}"
     else:
         what = f"change the bounds of `{kind}` at {_place(case, kind)}"
     return f"{what}, or exempt with `unless:` and a reason"
+
+
+def _accept_law(case: Case) -> str:
+    """A law follows from claims: what the subject does not promise is not to be claimed."""
+    from attncheck.laws.demand import ENOUGH
+
+    place = case.subject.place
+    if case.part == ENOUGH:
+        return f"claim more of the subject{f' at {place.path}:{place.line}' if place is not None else ''}, or name laws that apply"
+    where = f" at {place.path}:{place.line}" if place is not None else ""
+    reason = f"say why in `claims: {{exceptions: {{{case.part}: ...}}}}`" if case.part.startswith("model-") else "name the other laws"
+    return f"withdraw the claim that brings the law{where}, or {reason}, or exempt with `unless:` and a reason"
 
 
 def _place(case: Case, *keys: str) -> str:

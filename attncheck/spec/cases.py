@@ -8,7 +8,9 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from attncheck.core.claims import ClaimError
 from attncheck.core.definitions import InputDefinition, SubjectDefinition
+from attncheck.core.errors import AttncheckError
 from attncheck.spec.demands import subjects_of
 from attncheck.spec.model import AXES, Case, Exemption, Property, Subject
 from attncheck.spec.nodes import Node
@@ -47,7 +49,9 @@ def expand(
         if len(cases) + count > room:
             reader.report(key, f"{found.name}: more than {MOST_CASES} tests in the file", "fewer axis values or inputs")
             return []
-        cases.extend(_of_subject(found, subject, axes, [inputs[one] if one is not None else None for one in fed], others, must_fail))
+        parts = [""] if must_fail else _parts(reader, found, subject)
+        made = _of_subject(found, subject, axes, [inputs[one] if one is not None else None for one in fed], others, must_fail)
+        cases.extend(replace(case, part=part, id=f"{case.id}/{part}" if part else case.id) for case in made for part in parts)
     if len(reader.problems) > before:
         return []
     _check_found(reader, found, key, cases)
@@ -79,6 +83,23 @@ def _of_subject(
             parts = [subject.definition.name, *varying, *([fed.name] if fed is not None else []), *(["must-fail"] if must_fail else [])]
             exemption = next((item for item in found.unless if _matches(item, variant, fed)), None)
             yield Case(found, subject, variant, fed, must_fail, exemption, "/".join(parts), marks, others)
+
+
+def _parts(reader: Reader, found: Property, subject: Subject) -> Sequence[str]:
+    """What the tests of the demand are called, of which most demands have one, without a name. A control has one in any case."""
+    parts = None if found.demand.kind == "bound" else reader.vocabulary.expectations[found.demand.kind].about.get("parts")
+    if parts is None:
+        return [""]
+    try:
+        made: Sequence[str] = parts(subject.definition.kind, subject.claims, found.demand.arguments)
+        return made
+    except AttncheckError as error:
+        of_claims = isinstance(error, ClaimError) and subject.place is not None
+        place = subject.place if of_claims and subject.place is not None else found.places.get(found.demand.kind, found.place)
+        said, _, allowed = str(error).partition("; allowed: ")
+        what = f"subject {subject.definition.name}: claims" if of_claims else f"{found.name}: {found.demand.kind}"
+        reader.report(Node(None, place.line, place.column), f"{what}: {said}", allowed)
+        return []
 
 
 def _in_id(value: str | None) -> str:

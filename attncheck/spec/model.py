@@ -148,6 +148,8 @@ class Case:
     marks: Sequence[str] = ()
     counterparts: Mapping[str, Subject] = field(default_factory=dict)
     """The subjects that the property's ratio_to, difference_to or demand names, by name: the other sides of the comparison."""
+    part: str = ""
+    """Which of its demand's tests this is, where the demand makes several: the id of a law."""
     input_place: Place | None = None
 
 

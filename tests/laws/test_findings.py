@@ -26,6 +26,13 @@ def test_a_softcap_of_gemma3_changes_nothing():
     assert run("gemma3_softcap") == 0
 
 
+def test_torch_gives_nan_for_a_scale_that_is_not_positive():
+    found = run("sdpa_negative_scale")
+    assert found[0.5] == 0
+    assert found[0.0] > 0
+    assert found[-0.5] > 0
+
+
 def test_packed_documents_are_apart_without_a_cache_only():
     moved = run("packing_with_cache")
     assert moved.pop("use_cache=False") < 1e-5

@@ -191,5 +191,5 @@ def test_a_contract_of_a_model_has_a_test_for_each_law():
     from attncheck.testing import contract
 
     made = contract(zoo.build("llama"), claims=DECODER, examples=0)
-    assert made.laws() == [entry.id for entry in model_laws()]
+    assert made.battery.laws == [entry.id for entry in model_laws()]
     assert made.outcome("model-batch-order").violation is None

@@ -146,7 +146,7 @@ def _held(trial: ModelTrial, changes: Mapping[str, Any], other: Any) -> int:
                 continue
             except LawViolation as found:
                 script = _script(other, changes, subject, trial_of[-1], found.then)
-                raise LawViolation(f"with {_said(trial, changes)}, {name} is broken: {found}", script) from found
+                raise LawViolation(f"with {_said(trial, changes)}, {name} is broken: {found}", script, found.picture) from found
     return held
 
 

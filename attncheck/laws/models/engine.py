@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from attncheck.core.errors import MeasurementError, raised
 from attncheck.core.model_claims import ModelClaims
-from attncheck.laws.engine import LawReport, Outcome
+from attncheck.laws.engine import Found, LawReport, Outcome
 from attncheck.laws.models.example import PLAIN, ModelExample, adversarial, drawn, fitted, smaller
 from attncheck.laws.models.inferred import claimed
 from attncheck.laws.models.registry import ModelLaw, model_laws
 from attncheck.laws.models.subject import Subject
 from attncheck.laws.models.trial import ModelTrial, lines
+from attncheck.laws.picture import drawn as drawn_of
 from attncheck.laws.registry import LawViolation, NotApplicable
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ SHRINKING = 10.0
 
 
 def verify_model(
-    model: nn.Module,
+    model: nn.Module | Subject,
     claims: ModelClaims | Mapping[str, Any] | None = None,
     *,
     seed: int = 0,
@@ -50,8 +51,7 @@ def verify_model(
         raise ValueError(f"budget: {budget}; allowed: seconds above 0")
     ModelClaims.of(claims or {})
     wanted = model_laws(list(laws) if laws is not None else None)
-    end = time.monotonic() + budget
-    subject = Subject(model)
+    subject = model if isinstance(model, Subject) else Subject(model)
     known = claimed(subject, claims)
     model_laws(list(known.exceptions))
     _runs(subject, known, seed)
@@ -65,14 +65,17 @@ def verify_model(
             applying.append(law)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for number, tried in enumerate((list(adversarial(known, subject, seed)), drawn(known, subject, seed, examples))):
+        every = list(adversarial(known, subject, seed)), drawn(known, subject, seed, examples)
+        # from here on, so that a first call's imports cost no law its turn
+        end = time.monotonic() + budget
+        for number, tried in enumerate(every):
             for law in applying:
                 if outcomes[law.id].violation is None and not (law.once and number):
                     chosen = tried[:1] if law.once else tried
                     outcomes[law.id] = _held(law, subject, known, chosen, outcomes[law.id], end)
                 if first and outcomes[law.id].violation is not None:
-                    return LawReport(subject.name, known, seed, list(outcomes.values()), ENOUGH)
-    return LawReport(subject.name, known, seed, list(outcomes.values()), ENOUGH)
+                    return LawReport(subject.name, known, seed, list(outcomes.values()), ENOUGH, laws)
+    return LawReport(subject.name, known, seed, list(outcomes.values()), ENOUGH, laws)
 
 
 def _runs(subject: Subject, claims: ModelClaims, seed: int) -> None:
@@ -103,7 +106,8 @@ def _held(law: ModelLaw, subject: Subject, claims: ModelClaims, examples: list[M
             raise
         except LawViolation as violation:
             smallest, told = _smallest(law, subject, claims, example, (trail[-1], violation), end)
-            return Outcome(law, count + 1, message(law, subject, smallest, told), smallest)
+            script = reproducer(subject, smallest, told.then)
+            return Outcome(law, count + 1, Found(str(told), smallest, script, told.picture and drawn_of(told.picture)))
         except Exception as problem:  # outputs of a shape that nobody foresaw must not cost the other laws their say
             reason = reason or f"it could not be tried: {raised(problem)[:300]}"
             continue
@@ -133,12 +137,6 @@ def _smallest(
             except NotApplicable:
                 pass
     return failed
-
-
-def message(law: ModelLaw, subject: Subject, example: ModelExample, violation: LawViolation) -> str:
-    """The law, the numbers, the smallest example, and lines of torch that reproduce it."""
-    script = "\n".join(f"    {line}" for line in reproducer(subject, example, violation.then))
-    return f"law {law.id}: {law.sentence}\n  found: {violation}\n  smallest example: {example}\n  reproduce:\n{script}"
 
 
 def reproducer(subject: Subject, example: ModelExample, then: str | None = None) -> list[str]:

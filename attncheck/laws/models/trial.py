@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attncheck.core.model_claims import ModelClaims
 from attncheck.laws.models.example import ModelExample, fitted
 from attncheck.laws.models.subject import MORE, Run, Subject
+from attncheck.laws.picture import of_tokens
 from attncheck.laws.registry import LawViolation, NotApplicable
 
 if TYPE_CHECKING:
@@ -247,6 +248,7 @@ class ModelTrial:
             f"{what}: {float(a[place]):.6g}, not {float(b[place]):.6g}, at {at} (off by {float(difference[place]):.3g}, rounding explains "
             f"{float(limit[place]):.2g}); {int(tokens.sum())} of {tokens.numel()} tokens are off",
             then,
+            functools.partial(of_tokens, excess, f"{what[:1].upper()}{what[1:]}") if wrong.ndim > 2 else None,
         )
 
     def agree_everywhere(self, found: Run, wanted: Run, what: str, *, where: Tensor | None = None, then: str | None = None) -> None:
