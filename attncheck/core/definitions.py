@@ -74,10 +74,12 @@ class SubjectDefinition:
     """"trained", or "random": the same architecture freshly initialised from `seed`."""
     seed: int = 0
     attention_layers: int | None = None
+    perturbed: str = ""
+    """The perturbation under which it is measured, by name: the self-test asks whether a property notices."""
 
     @property
     def content(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "name"}
+        return {name: value for name, value in self.__dict__.items() if name != "name" and (name != "perturbed" or value)}
 
     @property
     def key(self) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attncheck.core.definitions import PassKey, Request, SubjectDefinition
     from attncheck.core.evidence import Feed, LoadedSubject, SubjectSeries
     from attncheck.core.observable import Value
+    from attncheck.instruments.perturbations import Perturbation
     from attncheck.instruments.session import Fed, Session, Wanted
 
 SUBJECTS_HELD = 2
@@ -79,13 +80,23 @@ def loaded_model(definition: SubjectDefinition, options: MeasureOptions) -> Load
 def measure(pass_key: PassKey, requests: Sequence[Request], *, options: MeasureOptions | None = None) -> Measured:
     """Answer all requests of one pass. Raises Unavailable, or MeasurementError where nothing at all could be measured."""
     options = options or MeasureOptions()
-    subject = loaded(pass_key.subject, options)
+    definition = pass_key.subject
+    subject = loaded(definition.changed(perturbed=""), options)
     wanted = _wanted(requests)
+    perturbation = _perturbation(definition.perturbed)
 
     def one(model: LoadedSubject, some: Sequence[Wanted]) -> Measured:
-        return _measure_one(model, some, lambda: _feed(pass_key, model, options), pass_key.subject.attention_layers)
+        return _measure_one(model, some, lambda: _feed(pass_key, model, options), definition.attention_layers, perturbation)
 
-    return _measure_any(subject, wanted, one, options.progress)
+    return _measure_any(subject, wanted, one, options.progress, log_factor=perturbation.log if perturbation is not None else 1.0)
+
+
+def _perturbation(name: str) -> Perturbation | None:
+    if not name:
+        return None
+    from attncheck.instruments.perturbations import PERTURBATIONS
+
+    return PERTURBATIONS[name]
 
 
 def measure_fed(
@@ -100,12 +111,14 @@ def _measure_any(
     wanted: Sequence[Wanted],
     one: Callable[[LoadedSubject, Sequence[Wanted]], Measured],
     progress: Callable[[str], None] | None = None,
+    *,
+    log_factor: float = 1.0,
 ) -> Measured:
     from attncheck.core.evidence import SubjectSeries
     from attncheck.engine.series import measure_series
 
     if isinstance(subject, SubjectSeries):
-        return measure_series(subject, wanted, one, progress)
+        return measure_series(subject, wanted, one, progress, log_factor=log_factor)
     measured = one(subject, [want for want in wanted if want.reads != "log"])
     name = subject.definition.name
     for want in wanted:
@@ -116,14 +129,20 @@ def _measure_any(
     return measured
 
 
-def _measure_one(subject: LoadedSubject, wanted: Sequence[Wanted], feed: Callable[[], Feed], attention_layers: int | None) -> Measured:
+def _measure_one(
+    subject: LoadedSubject,
+    wanted: Sequence[Wanted],
+    feed: Callable[[], Feed],
+    attention_layers: int | None,
+    perturbation: Perturbation | None = None,
+) -> Measured:
     weights = [want for want in wanted if want.reads == "weights"]
     calls = [want for want in wanted if want.reads != "weights"]
     measured = Measured(notes=list(subject.notes))
     if weights:
-        _measure_weights(subject, weights, measured)
+        _measure_weights(subject, weights, measured, perturbation)
     if calls:
-        _measure_calls(subject, feed(), calls, measured, attention_layers)
+        _measure_calls(subject, feed(), calls, measured, attention_layers, perturbation)
     return measured
 
 
@@ -149,7 +168,14 @@ def _feed(pass_key: PassKey, subject: LoadedSubject, options: MeasureOptions) ->
     )
 
 
-def _measure_calls(subject: LoadedSubject, feed: Feed, wanted: list[Wanted], measured: Measured, attention_layers: int | None) -> None:
+def _measure_calls(
+    subject: LoadedSubject,
+    feed: Feed,
+    wanted: list[Wanted],
+    measured: Measured,
+    attention_layers: int | None,
+    perturbation: Perturbation | None = None,
+) -> None:
     import torch
 
     from attncheck.capture.observe import observe
@@ -164,6 +190,7 @@ def _measure_calls(subject: LoadedSubject, feed: Feed, wanted: list[Wanted], mea
         tokens=tokens if isinstance(tokens, torch.Tensor) else None,
         decoder=_decoder(subject, feed),
         kernel_rows=subject.operator is not None,
+        perturbation=perturbation,
     )
     if subject.operator is not None:
         observe_operator(subject.operator, feed.arguments, session.on_call, name=subject.definition.name)
@@ -243,7 +270,7 @@ def _put_together(measured: Measured, want: Wanted, values: list[Value | None], 
         measured.faults[want.request.key] = MeasurementError(f"the values that {want.request} gave do not fit together: {raised(error)}")
 
 
-def _measure_weights(subject: LoadedSubject, wanted: list[Wanted], measured: Measured) -> None:
+def _measure_weights(subject: LoadedSubject, wanted: list[Wanted], measured: Measured, perturbation: Perturbation | None = None) -> None:
     from attncheck.capture.weights import attention_weights
     from attncheck.core.observable import Value
     from attncheck.engine.assemble import RESOLUTION
@@ -257,6 +284,8 @@ def _measure_weights(subject: LoadedSubject, wanted: list[Wanted], measured: Mea
     except AttncheckError as error:
         measured.faults.update({want.request.key: error for want in wanted})
         return
+    if perturbation is not None and perturbation.weights is not None:
+        layers = perturbation.weights(layers)
     attrs = {
         "dtype": subject.dtype,
         "device": subject.device,

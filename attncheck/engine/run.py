@@ -123,7 +123,7 @@ class Run:
 
     def _measure(self, pass_key: PassKey, requests: list[Request]) -> Outcome:
         """What the cache has, and the rest measured."""
-        if self.cache is None:
+        if self.cache is None or pass_key.subject.perturbed:
             return self._measured(pass_key, requests)
         added = {"device": self.options.device, "dtype": self.options.dtype, "trust_remote_code": self.options.trust_remote_code}
         keys = self.cache.keys(pass_key, requests, self.options.root, added)
@@ -139,9 +139,16 @@ class Run:
         return Outcome({**values, **measured.values}, measured.faults, list(dict.fromkeys([*notes, *measured.notes])), cached=len(found))
 
     def _load(self, definition: SubjectDefinition) -> LoadedSubject | SubjectSeries:
+        from attncheck.core.evidence import SubjectSeries
         from attncheck.engine.measure import loaded
 
-        return loaded(self.defaults.fill(PassKey(definition)).subject, self._measuring)
+        definition = self.defaults.fill(PassKey(definition)).subject
+        found = loaded(definition.changed(perturbed=""), self._measuring)
+        if not definition.perturbed:
+            return found
+        from attncheck.laws.perturbed import perturbed
+
+        return perturbed(found.open(found.steps[-1]) if isinstance(found, SubjectSeries) else found, definition.perturbed)
 
     @property
     def _measuring(self) -> MeasureOptions:

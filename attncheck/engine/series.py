@@ -25,8 +25,11 @@ def measure_series(
     wanted: Sequence[Wanted],
     measure_one: Callable[[LoadedSubject, Sequence[Wanted]], Measured],
     progress: Callable[[str], None] | None = None,
+    *,
+    log_factor: float = 1.0,
 ) -> Measured:
-    """All requests at every step. A request that fails at one step fails, and the message says at which.
+    """All requests at every step. A request that fails at one step fails, and the message says at which. Numbers of the log are
+    multiplied by `log_factor`.
 
     Raises Unavailable or MeasurementError where a checkpoint cannot be loaded.
     """
@@ -52,7 +55,7 @@ def measure_series(
     for want in wanted:
         if want.reads == "log":
             try:
-                whole.values[want.request.key] = from_log(series, want)
+                whole.values[want.request.key] = from_log(series, want, log_factor)
             except MeasurementError as error:
                 whole.faults[want.request.key] = error
     return whole
@@ -130,7 +133,7 @@ def _attrs(several: Sequence[xr.Dataset]) -> dict[str, Any]:
     return attrs
 
 
-def from_log(series: SubjectSeries, want: Wanted) -> xr.Dataset:
+def from_log(series: SubjectSeries, want: Wanted, factor: float = 1.0) -> xr.Dataset:
     """A quantity of the training's own log over the steps. Raises MeasurementError where the log lacks it at a step."""
     import numpy as np
 
@@ -142,7 +145,7 @@ def from_log(series: SubjectSeries, want: Wanted) -> xr.Dataset:
         where = "" if len(missing) == len(series.steps) else f" at step {missing[0]}{more}"
         raise MeasurementError(f"{want.request}: {series.definition.name} has no {name}{where}: {series.log_missing}")
     return measurement(
-        np.array([values[step] for step in series.steps]),
+        np.array([factor * values[step] for step in series.steps]),
         ("step",),
         coords={"step": (("step",), np.array(series.steps))},
         attrs={"unit": want.entry.about["unit"], "decided": "exact", "notes": [], "resolution": 1e-6},

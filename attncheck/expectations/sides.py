@@ -29,7 +29,8 @@ def variant_of(case: Case, subject: str | None = None, axes: Mapping[str, str] |
     Raises MeasurementError where neither is possible.
     """
     if subject is None or subject == case.subject.definition.name:
-        return case.variant.changed(**(axes or {})), case.subject
+        # the other side of a comparison with itself is the subject as it is
+        return (case.variant.changed(**axes, perturbed="") if axes else case.variant), case.subject
     if subject not in case.counterparts:
         known = ", ".join(case.counterparts) or "none"
         raise MeasurementError(f"{case.property.place}: the counterpart {subject!r} is not known to this test; known: {known}")

@@ -17,6 +17,7 @@ from attncheck.core.observable import Value
 from attncheck.instruments import agreement, answers
 from attncheck.instruments.context import DENSE_LIMIT, CallContext, identity_weights
 from attncheck.instruments.folding import fold
+from attncheck.instruments.perturbations import perturbed
 from attncheck.instruments.probes import Probe, Prober, ProbeRequest, beyond
 from attncheck.instruments.rows import tiles
 from attncheck.instruments.visibility import Visibilities
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from attncheck.core.definitions import Request
     from attncheck.core.evidence import AttentionCall
     from attncheck.core.registry import Entry
+    from attncheck.instruments.perturbations import Perturbation
     from attncheck.instruments.rows import Tile
 
 
@@ -92,6 +94,7 @@ class Session:
         decoder: Fed | None = None,
         check_kernel: bool = True,
         kernel_rows: bool = False,
+        perturbation: Perturbation | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.by_reads: dict[str, list[Wanted]] = {}
@@ -100,6 +103,7 @@ class Session:
         self.fed, self.decoder, self.dtype = Fed(valid, tokens), decoder, dtype
         self.kernel_rows = kernel_rows
         """Read the rows off the kernel itself (identity values): for operators whose mathematics is not known."""
+        self.perturbation = perturbation
         self.faults: dict[str, AttncheckError] = {}
         self.layers: list[LayerResult] = []
         self.visibilities = Visibilities()
@@ -146,6 +150,9 @@ class Session:
     def on_call(self, call: AttentionCall) -> None:
         """Measure one call; hand this to capture."""
         context = self._context(call)
+        if self.perturbation is not None:
+            call = perturbed(self.perturbation, context, kernel_rows=self.kernel_rows)
+            context = self._context(call)
         result = LayerResult(call.layer, call.stack, call.path, call.implementation, empty_rows=context.empty_rows)
         self.layers.append(result)
         if call.dropout:

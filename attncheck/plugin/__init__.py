@@ -37,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption("--attn-json", metavar="FILE", help="write every verdict with its numbers, the measurements and the environment")
     group.addoption("--attn-no-cache", action="store_true", default=None, help="measure anew what an earlier run has measured")
     group.addoption("--attn-thorough", action="store_true", default=None, help="search ten times as long where laws are tried")
+    group.addoption("--attn-selftest", action="store_true", default=False, help="instead: perturb the subjects; can each property fail?")
     group.addoption("--attn-trust-remote-code", action="store_true", help="allow specs to load models that bring their own code")
     group.addoption("--attn-update-in-ci", action="store_true", default=None, help="let --snapshot-update write baselines where CI is set")
     if pluginmanager.is_blocked("syrupy"):

@@ -27,7 +27,7 @@ def settle(state: State, item: pytest.Item, case: Case) -> Callable[[], object]:
     """Measure what the case needs and judge it; returns what the test function has to do. What cannot be measured is a set-up error."""
     __tracebackhide__ = True
     item.stash[RECORD] = record(case, None)
-    if case.exemption is not None:
+    if case.exemption is not None and not state.selftest:
         return partial(_skip, printable(skip_text(case)))
     try:
         verdict, done = _judged(state, case)
@@ -54,6 +54,10 @@ def _judged(state: State, case: Case) -> tuple[Verdict, str]:
 
     What was written is read again and judged, so that an update that did not take is no pass.
     """
+    if state.selftest:
+        from attncheck.engine.selftest import selftest
+
+        return selftest(state.run, state.family(case)), ""
     try:
         verdict = state.run.judge(case)
         proposal = verdict.proposal

@@ -43,6 +43,8 @@ class SpecFile(pytest.Module):
             cases[case.property.name].append(case)
         _register_marks(self.config, {mark: None for case in spec.cases for mark in case.marks})
         module = types.ModuleType(self.path.name)
+        if self.config.stash[STATE].selftest:
+            cases = {name: [self.config.stash[STATE].representative(own)] for name, own in cases.items()}
         for name, own in cases.items():
             vars(module)[name] = _function(name, self.path, spec.properties[name].place.line, own, module)
         return module

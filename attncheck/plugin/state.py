@@ -31,6 +31,8 @@ class State:
     cases: list[Case] = field(default_factory=list)
     specs: dict[Path, Spec] = field(default_factory=dict)
     groups: dict[Path, dict[str, str]] = field(default_factory=dict)
+    families: dict[str, list[Case]] = field(default_factory=dict)
+    """Under the self-test: all cases of a property, by its name and place."""
     explained: dict[str, str] = field(default_factory=dict)
     """Errors that were reported at length -> the test that has them."""
     pictures: dict[tuple[Path, str], dict[str, Picture]] = field(default_factory=dict)
@@ -48,7 +50,11 @@ class State:
         """Options of the command line that decide what is measured, as written after a command; those of an ini file need no word."""
         given = {name: self.config.getoption(f"attn_{name}") for name in ("device", "dtype")}
         words = [f" --attn-{name} {value}" for name, value in given.items() if value]
-        flags = [f" --attn-{name.replace('_', '-')}" for name in ("thorough", "trust_remote_code") if self.config.getoption(f"attn_{name}")]
+        flags = [
+            f" --attn-{name.replace('_', '-')}"
+            for name in ("thorough", "selftest", "trust_remote_code")
+            if self.config.getoption(f"attn_{name}")
+        ]
         return "".join([*words, *flags])
 
     @property
@@ -57,6 +63,23 @@ class State:
         if self.config.getoption("update_snapshots", False):
             return "all"
         return "new" if self.config.getoption("update_new_snapshots_only", False) else ""
+
+    @property
+    def selftest(self) -> bool:
+        return bool(self.config.getoption("attn_selftest"))
+
+    def representative(self, cases: list[Case]) -> Case:
+        """The one test of a property under the self-test, which stands for all its cases."""
+        from dataclasses import replace
+
+        from attncheck.engine.selftest import SELFTEST
+
+        first = next((case for case in cases if not case.must_fail), cases[0])
+        self.families[str(first.property.place)] = cases
+        return replace(first, id=SELFTEST, part="", marks=first.property.marks)
+
+    def family(self, case: Case) -> list[Case]:
+        return self.families[str(case.property.place)]
 
     @property
     def collects(self) -> bool:
@@ -77,7 +100,10 @@ class State:
             from attncheck.core.definitions import PassKey
 
             cases = self.spec(path).cases
-            self.groups[path] = {f"{case.property.name}[{case.id}]": PassKey(case.variant, case.input).key for case in cases}
+            self.groups[path] = {
+                f"{case.property.name}[{'selftest' if self.selftest else case.id}]": PassKey(case.variant, case.input).key
+                for case in reversed(cases)
+            }
         return self.groups.get(path, {}).get(nodeid.split("::", 1)[-1], nodeid)
 
     def spec(self, path: Path) -> Spec:
@@ -107,8 +133,16 @@ class State:
                 cache=not self.setting("no_cache"),
                 thorough=bool(self.setting("thorough")),
             )
-            self.opened = Run(run_folder(self.config.rootpath, self.run_name), plan(self.cases), options)
+            self.opened = Run(run_folder(self.config.rootpath, self.run_name), plan(self._needed()), options)
         return self.opened
+
+    def _needed(self) -> list[Case]:
+        """The cases that will be judged."""
+        if not self.selftest:
+            return self.cases
+        from attncheck.engine.selftest import needed
+
+        return [one for case in self.cases for one in needed(self.family(case))]
 
     def has_namesakes(self, case: Case) -> bool:
         """Whether specs of this name lie in several folders of this session; every worker knows all of them."""
