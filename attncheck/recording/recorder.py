@@ -110,6 +110,8 @@ class Recorder:
         self._steps: list[int] = []
         self._first = True
         self._seen: int | None = None
+        self._sizes: dict[str, dict[str, int]] = {}
+        """Of each quantity: one recording has one shape."""
         self._kept: dict[str, list[xr.Dataset | None]] = {bound.request.key: [] for bound in self._bounds if bound.over_steps}
         """What bounds on the course need of all steps."""
 
@@ -129,16 +131,28 @@ class Recorder:
             else:
                 self._file.append(header)
         except BaseException:
-            self._close()
+            self.close(whole=False)
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close(whole=kind is None)
+
+    def close(self, *, whole: bool = True) -> None:
+        """What leaving `with` does: measure the last step, unless the training failed (`whole=False`) or it is measured, and close the file."""
         try:
-            if kind is None and self._schedule.ends_with_the_last and self._seen is not None and self._seen > self._last:
-                self._tell(*self._record(self._seen))
+            if (
+                self._file is not None
+                and whole
+                and self._schedule.ends_with_the_last
+                and self._seen is not None
+                and self._seen > self._last
+            ):
+                self._tell(*self._record(self._seen), depth=4)
         finally:
-            self._close()
+            if self._file is not None:
+                self._file.close()
+                self._file = None
 
     def step(self, n: int) -> None:
         """Tell the recorder that `n` steps of the optimiser are done; measured where that is due. Call it once a step, 0 before the first.
@@ -197,6 +211,11 @@ class Recorder:
                 measured = measure_fed(subject_of(self._model, feed), feed, self._requests, self._layers)
         except AttncheckError as error:
             measured = Measured(faults={request.key: error for request in self._requests})
+        for key in [key for key, data in measured.values.items() if _sizes(data) != self._sizes.setdefault(key, _sizes(data))]:
+            now = measured.values.pop(key)
+            measured.faults[key] = MeasurementError(
+                f"{self.path}: its earlier steps have {_counted(self._sizes[key])}, and this model has {_counted(_sizes(now))}"
+            )
         if measured.faults and self._first:
             raise next(iter(measured.faults.values()))
         return measured.values, {key: str(fault) for key, fault in measured.faults.items()}, measured.notes
@@ -232,11 +251,11 @@ class Recorder:
 
         return Recording.read(self.path).measured(bound.request)
 
-    def _tell(self, found: Sequence[BoundBroken], lost: Sequence[str]) -> None:
+    def _tell(self, found: Sequence[BoundBroken], lost: Sequence[str], *, depth: int = 3) -> None:
         """Warn, stop or call. Of several bounds that break at one step all but the one that stops are warned of."""
         told = [] if callable(self._on_break) else found[1:] if self._on_break == "stop" else found
         for text in (*lost, *map(str, told)):
-            warnings.warn(AttentionWarning(text), stacklevel=3)
+            warnings.warn(AttentionWarning(text), stacklevel=depth)
         if callable(self._on_break):
             for one in found:
                 self._on_break(one)
@@ -269,14 +288,11 @@ class Recorder:
                 f"{_shown(header[name])}; allowed: the same {', '.join(SAME)}, or another path"
             )
         self._steps = [int(line["step"]) for line in records]
+        for line in records:
+            self._sizes.update({key: _sizes(from_json(data)) for key, data in line["values"].items() if key not in self._sizes})
         for key, several in self._kept.items():
             several += [from_json(line["values"][key]) if key in line["values"] else None for line in records]
         self._file.lines = []
-
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
 
 def _requests(observables: Any) -> list[Request]:
@@ -292,6 +308,14 @@ def _requests(observables: Any) -> list[Request]:
         if known.reads(request.name) == "log":
             raise AttncheckError(f"observables: {request.name} is noted by a training, and nothing of a model says it; log it yourself")
     return found
+
+
+def _sizes(data: xr.Dataset) -> dict[str, int]:
+    return {str(dim): int(size) for dim, size in data["value"].sizes.items()}
+
+
+def _counted(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{dim} {size}" for dim, size in sizes.items())
 
 
 def _hash(inputs: Mapping[str, Any]) -> str:

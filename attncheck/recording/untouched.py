@@ -20,7 +20,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """Every module in eval mode, autocast without its cache of weights; put back at the end with random states and buffers.
 
     Modes are set as flags: a `train()` of somebody's own may do more, such as merging adapters, which changes weights in their last bits.
-    Autocast's cache would keep weights that were cast without gradients, and the next step would train on those.
+    Autocast's cache stays the training's own: weights that were cast where no gradients are kept have no place in it.
     """
     import numpy as np
     import torch
