@@ -102,7 +102,8 @@ class Recorder:
         """Spent on measuring, writing and judging so far."""
         self._model, self._layers, self._resume, self._on_break = whole_model(model), attention_layers, resume, on_break
         self._requests = _requests(observables)
-        self._inputs = feed_of(self._model, inputs).arguments
+        given = feed_of(self._model, inputs).arguments
+        self._inputs = {name: value.detach().clone() if isinstance(value, torch.Tensor) else value for name, value in given.items()}
         self._schedule = Schedule.of(every)
         self._bounds = read_bounds(bounds or {}, self._requests, type(self._model).__name__, live=True)
         self._told: set[str] = set()
@@ -139,7 +140,7 @@ class Recorder:
         self.close(whole=kind is None)
 
     def close(self, *, whole: bool = True) -> None:
-        """What leaving `with` does: measure the last step, unless the training failed (`whole=False`) or it is measured, and close the file."""
+        """What leaving `with` does: measure the last step, unless it is measured or the training failed (`whole=False`); close the file."""
         try:
             if (
                 self._file is not None
@@ -204,7 +205,7 @@ class Recorder:
         from attncheck.engine.observe import feed_of, subject_of
 
         device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
-        moved = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in self._inputs.items()}
+        moved = {name: value.to(device, copy=True) if isinstance(value, torch.Tensor) else value for name, value in self._inputs.items()}
         feed = feed_of(self._model, moved)
         try:
             with untouched(self._model):

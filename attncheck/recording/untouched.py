@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attncheck.core.errors import MeasurementError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 _SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine")
 
@@ -18,6 +18,8 @@ _SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine")
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
     """Every module in eval mode, autocast without its cache of weights; put back at the end with random states and buffers.
+
+    Raises MeasurementError where a forward changes the parameters themselves.
 
     Modes are set as flags: a `train()` of somebody's own may do more, such as merging adapters, which changes weights in their last bits.
     Autocast's cache stays the training's own: weights that were cast where no gradients are kept have no place in it.
@@ -28,12 +30,16 @@ def untouched(model: nn.Module) -> Iterator[None]:
     from attncheck.capture.state import Randomness
 
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module, name, buffer, -1 if buffer.is_inference() else buffer._version, buffer.clone())
+    kept: list[tuple[Any, str, Tensor, int, Tensor]] = [
+        (tensors, name, tensor, _version(tensor), tensor.detach().clone())
         for module, _ in modes
-        for name, buffer in module._buffers.items()
-        if buffer is not None
+        # An embedding with a largest norm scales the rows that it looks up, in every mode.
+        for tensors in (module._buffers, module._parameters if getattr(module, "max_norm", None) is not None else {})
+        for name, tensor in tensors.items()
+        if tensor is not None
     ]
+    ours = {id(tensor) for _, _, tensor, _, _ in kept}
+    others = [(name, tensor, _version(tensor)) for name, tensor in model.named_parameters() if id(tensor) not in ours]
     drawn, drawn_python, drawn_numpy = Randomness.now(), random.getstate(), np.random.get_state()
     cached = torch.is_autocast_cache_enabled()
     try:
@@ -46,13 +52,21 @@ def untouched(model: nn.Module) -> Iterator[None]:
             module.training = mode
         torch.set_autocast_cache_enabled(cached)
         with torch.no_grad():
-            for module, name, buffer, version, kept in buffers:
-                module._buffers[name] = buffer
-                if version == -1 or buffer._version != version:
-                    buffer.copy_(kept)
+            for tensors, name, tensor, version, before in kept:
+                tensors[name] = tensor
+                if version < 0 or tensor._version != version:
+                    tensor.copy_(before)
         drawn.put_back()
         random.setstate(drawn_python)
         np.random.set_state(drawn_numpy)
+    changed = [name for name, tensor, version in others if _version(tensor) != version]
+    if changed:
+        raise MeasurementError(f"the forward changes {changed[0]} in place, in eval mode too: a measurement would change the training")
+
+
+def _version(tensor: Tensor) -> int:
+    """How often it was written to; -1 where nobody counts."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def whole_model(model: nn.Module) -> nn.Module:

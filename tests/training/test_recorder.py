@@ -47,12 +47,13 @@ class Net(nn.Module):
         self.heads, self.qkv, self.out = heads, nn.Linear(16, 48), nn.Linear(16, 16)
         self.drop, self.norm, self.counting = nn.Dropout(0.2), nn.BatchNorm1d(16), Counting()
         self.frozen = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5)).requires_grad_(False)
+        self.table = nn.Embedding(3, 16, max_norm=0.5)
         self.scale = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.frozen(x)).chunk(3, -1))
         mixed = functional.scaled_dot_product_attention(self.scale * query, key, value, dropout_p=0.1 if self.training else 0.0)
-        hidden = self.drop(self.out(mixed.transpose(1, 2).flatten(-2)))
+        hidden = self.drop(self.out(mixed.transpose(1, 2).flatten(-2))) + self.table(torch.tensor(1))
         return self.counting(self.norm(hidden.transpose(1, 2)).transpose(1, 2))
 
 
@@ -369,6 +370,26 @@ def test_steps_are_whole_and_increase_inside_of_with(tmp_path: Path) -> None:
             recorder.__enter__()
     with pytest.raises(AttncheckError, match="not open"):
         recorder.step(9)
+
+
+def test_a_forward_that_changes_weights_is_an_error(tmp_path: Path) -> None:
+    model = net()
+    model.out.register_forward_pre_hook(lambda module, given: (module.weight.mul_(0.9), None)[1])
+    with (
+        pytest.raises(attncheck.MeasurementError, match=r"changes out\.weight in place, in eval mode too"),
+        attncheck.record(model, SEEN, path=tmp_path / "run.jsonl", inputs=PROBE) as recorder,
+    ):
+        recorder.step(0)
+
+
+def test_the_fixed_batch_stays_what_it_was(tmp_path: Path) -> None:
+    x = PROBE["x"].clone()
+    with attncheck.record(net().eval(), SEEN, path=tmp_path / "run.jsonl", inputs={"x": x}) as recorder:
+        recorder.step(0)
+        x.zero_()
+        recorder.step(1)
+    found = attncheck.read_recording(tmp_path / "run.jsonl")["logits.max"].values
+    assert np.array_equal(found[0], found[1])
 
 
 def test_data_parallel_is_measured_inside_its_wrapper(tmp_path: Path) -> None:
