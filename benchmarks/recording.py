@@ -92,9 +92,7 @@ def report(sides: dict[str, list[float]], options: argparse.Namespace, idle: flo
     print(
         f"torch {torch.__version__}, {options.threads} thread(s), {options.rounds} rounds; {options.layers} layers, width {options.width}"
     )
-    print(
-        f"a plain step of {options.batch} x {options.tokens} tokens: {statistics.median(plain):.3f} s; fixed batch {options.probe} sequences"
-    )
+    print(f"a plain step of {options.batch} x {options.tokens} tokens: {statistics.median(plain):.3f} s; fixed batch of {options.probe}")
     for name in ("plain", "every step"):
         ratios = [b / a for a, b in zip(plain if name != "plain" else plain[1:], sides[name], strict=False)]
         low, middle, high = statistics.quantiles(ratios, n=4)

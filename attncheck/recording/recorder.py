@@ -164,14 +164,19 @@ class Recorder:
             step = whole(n)
         except TypeError:
             raise AttncheckError(f"step: {n!r}; allowed: a whole number from 0") from None
-        if self._file is None:
-            raise AttncheckError(f"step {step}: the recorder is not open; call it inside of `with attncheck.record(...) as recorder:`")
+        self._opened()
         if step < 0 or (self._seen is not None and step <= self._seen):
             raise AttncheckError(f"step {step} after step {self._seen}: steps are whole numbers from 0 that increase")
         before, self._seen = max(self._last, -1 if self._seen is None else self._seen), step
         # A training that went back to a checkpoint passes steps that are recorded already: those stay.
         if step > self._last and self._schedule.due(before, step):
             self._tell(*self._record(step))
+
+    def _opened(self) -> Appender:
+        """The file. Raises AttncheckError outside of `with`."""
+        if self._file is None:
+            raise AttncheckError("the recorder is not open; call step() inside of `with attncheck.record(...) as recorder:`")
+        return self._file
 
     @property
     def _last(self) -> int:
@@ -184,10 +189,9 @@ class Recorder:
         """
         begun = time.perf_counter()
         values, missing, notes = self._measure()
-        assert self._file is not None
         stored = {key: to_json(data) for key, data in values.items()}
         seconds = round(time.perf_counter() - begun, 6)
-        self._file.append({"step": step, "values": stored, "missing": missing, "notes": notes, "seconds": seconds})
+        self._opened().append({"step": step, "values": stored, "missing": missing, "notes": notes, "seconds": seconds})
         self._steps.append(step)
         for key, several in self._kept.items():
             several.append(values.get(key))
@@ -279,8 +283,7 @@ class Recorder:
 
     def _go_on(self, header: Mapping[str, Any]) -> None:
         """Take over what is recorded. Raises AttncheckError where it is of something else."""
-        assert self._file is not None
-        theirs, *records = self._file.lines
+        theirs, *records = self._opened().lines
         different = [name for name in SAME if theirs[name] != header[name]]
         if different:
             name = different[0]
@@ -293,7 +296,7 @@ class Recorder:
             self._sizes.update({key: _sizes(from_json(data)) for key, data in line["values"].items() if key not in self._sizes})
         for key, several in self._kept.items():
             several += [from_json(line["values"][key]) if key in line["values"] else None for line in records]
-        self._file.lines = []
+        self._opened().lines = []
 
 
 def _requests(observables: Any) -> list[Request]:

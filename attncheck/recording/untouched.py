@@ -70,14 +70,15 @@ def _version(tensor: Tensor) -> int:
 
 
 def whole_model(model: nn.Module) -> nn.Module:
-    """The model inside wrappers of data parallelism, whose own forward waits for the other processes.
+    """The model inside wrappers of compilation and of data parallelism, whose own forward waits for the other processes.
 
     Raises MeasurementError where each process has a part of the weights only.
     """
     import torch
 
-    while isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
-        model = model.module
+    parallel = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+    while isinstance(model, parallel) or hasattr(model, "_orig_mod"):
+        model = model.module if isinstance(model, parallel) else model._orig_mod  # type: ignore[assignment]
     sharded = any(type(module).__name__ in _SHARDED for module in model.modules())
     if sharded or any(type(parameter).__name__ == "DTensor" for parameter in model.parameters()):
         raise MeasurementError(

@@ -392,8 +392,9 @@ def test_the_fixed_batch_stays_what_it_was(tmp_path: Path) -> None:
     assert np.array_equal(found[0], found[1])
 
 
-def test_data_parallel_is_measured_inside_its_wrapper(tmp_path: Path) -> None:
-    with attncheck.record(nn.DataParallel(net()), SEEN, path=tmp_path / "run.jsonl", inputs=PROBE) as recorder:
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile, lambda model: torch.compile(nn.DataParallel(model))])
+def test_a_model_is_measured_inside_its_wrappers(tmp_path: Path, wrap: Any) -> None:
+    with attncheck.record(wrap(net()), SEEN, path=tmp_path / "run.jsonl", inputs=PROBE) as recorder:
         recorder.step(0)
     assert attncheck.read_recording(tmp_path / "run.jsonl").attrs["model"] == "Net"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +21,7 @@ from test_recorder import PROBE, SEEN, Net, net
 import attncheck
 from attncheck.core.errors import AttncheckError, MeasurementError
 from attncheck.core.measurement import measurement
-from attncheck.recording.lines import Appender, content_of, line_of, whole_lines
+from attncheck.recording.lines import content_of, line_of, whole_lines
 from attncheck.recording.stored import from_json, to_json
 
 HEADER = {"attncheck_recording": 1}
@@ -139,7 +139,7 @@ def test_resume_goes_on_after_the_last_step(tmp_path: Path) -> None:
     ("change", "said"),
     [
         ({"observables": ["logits.max"]}, r"its observables are attention\.entropy, logits\.max, and here logits\.max"),
-        ({"model": torch.nn.Sequential(Net())}, r"its model is Net of 1392 parameters .*, and here Sequential of 1392"),
+        ({"model": torch.nn.Sequential(Net())}, r"its model is Net of 1440 parameters .*, and here Sequential of 1440"),
         ({"model": Net().double(), "inputs": {"x": PROBE["x"].double()}}, r"its model is Net of .*\), and here Net of"),
         ({"inputs": {"x": PROBE["x"] + 1}}, r"its inputs are \w+, and here \w+; allowed: the same observables, model, inputs"),
     ],
@@ -186,17 +186,28 @@ def test_one_process_writes(tmp_path: Path) -> None:
     assert "another process records to" in said
 
 
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, write = tmp_path / "run.jsonl", os.write
-    appender = Appender(path, resume=False)
-    appender.append(HEADER)
-    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:7]))
-    with pytest.raises(MeasurementError, match=r"7 of .* bytes were written; is the disk full"):
-        appender.append({"step": 0})
-    monkeypatch.undo()
+FULL = """
+import resource, sys
+from attncheck.recording.lines import *
+appender = Appender(Path(sys.argv[1]), resume=False)
+appender.append({"attncheck_recording": 1})
+appender.append({"step": 0})
+size = Path(sys.argv[1]).stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 7, resource.RLIM_INFINITY))
+try:
     appender.append({"step": 1})
-    appender.close()
-    assert whole_lines(path)[0] == [HEADER, {"step": 1}]
+except MeasurementError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+appender.append({"step": 2})
+"""
+
+
+def test_a_file_that_cannot_grow_keeps_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    said = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True).stdout
+    assert re.search(r"run\.jsonl cannot be written: 7 of \d+ bytes were written; is the disk full", said)
+    assert whole_lines(path)[0] == [HEADER, {"step": 0}, {"step": 2}]
 
 
 WRITER = """
@@ -252,6 +263,7 @@ def test_killed_at_any_moment_no_line_is_lost(tmp_path: Path) -> None:
         assert all(line["values"] == [0.1 * line["step"]] * 3000 for line in found[1:])
 
 
+@pytest.mark.slow
 def test_a_killed_training_stays_readable_and_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     for seconds in (0.05, 0.2):
