@@ -194,7 +194,7 @@ def test_the_last_step_is_recorded_unless_the_training_failed(tmp_path: Path) ->
 
 
 def exploding(path: Path, bounds: Any, on_break: Any, steps: int = 6, **options: Any) -> Any:
-    """Queries that double at every step: logits grow, entropy falls."""
+    """Queries that triple at every step: logits grow, entropy falls."""
     model = net()
     with attncheck.record(model, SEEN, path=path, inputs=PROBE, every=1, bounds=bounds, on_break=on_break, **options) as recorder:
         for n in range(steps):
@@ -248,12 +248,21 @@ def test_a_broken_bound_calls_a_function(tmp_path: Path) -> None:
 
 def test_a_bound_on_the_course(tmp_path: Path) -> None:
     told: list[attncheck.BoundBroken] = []
-    bound = {"at_most": 100, "reduce": {"sample": "max", "head": "max", "step": "growth"}, "for": "all layers", "why": "it doubles"}
+    bound = {"at_most": 100, "reduce": {"sample": "max", "head": "max", "step": "growth"}, "for": "all layers", "why": "it triples"}
     exploding(tmp_path / "run.jsonl", {"max": bound}, told.append)
     (broken,) = told
     assert broken.step == 5
-    assert "logits.max growth 243 > 100" in str(broken)
-    assert "why       it doubles" in str(broken)
+    assert str(broken).splitlines() == [
+        "step 5: logits.max growth 243 > 100 at layer 0",
+        f"{tmp_path / 'run.jsonl'}: logits.max",
+        "",
+        "  claim     logits.max (sample max, head max, step growth) of Net <= 100 for all layers",
+        "  why       it triples",
+        "  observed  it does not hold                                                   (exact, float32, cpu)",
+        "              layer 0  243",
+        "  steps     6 recorded, up to 5",
+        f"  picture   {tmp_path / 'run.logits.max.png'}",
+    ]
 
 
 def turning_into_nan(path: Path) -> None:
@@ -272,7 +281,16 @@ def test_what_is_not_a_number_breaks_a_bound(tmp_path: Path) -> None:
     texts = [str(one.message) for one in caught]
     assert len(texts) == 2, texts
     assert "step 2: logits.max could not be measured and is missing" in texts[0]
-    assert "what is not known to hold counts as broken" in texts[1]
+    why = "the query holds values that are not numbers, so its attention is none: at layer 0, head 0, sample 0"
+    assert texts[1].splitlines()[0].startswith(f"step 2: {why}")
+    assert texts[1].splitlines()[1:] == [
+        f"{tmp_path / 'run.jsonl'}: attention.entropy",
+        "",
+        "  claim     attention.entropy of Net >= 0 for all",
+        "  observed  it could not be judged, and what is not known to hold counts as broken",
+        "  steps     3 recorded, up to 2",
+        f"  picture   {tmp_path / 'run.attention.entropy.png'}",
+    ]
     assert (tmp_path / "run.attention.entropy.png").exists()
     found = attncheck.read_recording(tmp_path / "run.jsonl")
     assert np.isnan(found["attention.entropy"].values).reshape(4, -1).all(axis=1).tolist() == [False, False, True, True]
