@@ -14,7 +14,7 @@ except ImportError:
     try:
         from pytorch_lightning.callbacks import Callback
     except ImportError:
-        raise Unavailable("Lightning is not installed", "pip install 'attncheck[lightning]'") from None
+        Callback = object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,10 +28,12 @@ class AttentionCallback(Callback):  # type: ignore[misc]
     Arguments are those of `attncheck.record`; `model` picks the part of the LightningModule whose forward takes `inputs` (default: the
     module itself). Steps are Lightning's global steps, 0 before the first. With `on_break="stop"` the Trainer is asked to stop after the
     step, an AttentionWarning says why, and `.broken` is the BoundBroken. `resume=None` goes on with the file where the Trainer goes on from
-    a checkpoint. Errors as those of `attncheck.record`, raised when the training begins.
+    a checkpoint. Errors as those of `attncheck.record`, raised when the training begins; Unavailable where Lightning is not installed.
     """
 
     def __init__(self, observables: Any, *, model: Callable[[Any], nn.Module] | None = None, **options: Any) -> None:
+        if Callback is object:
+            raise Unavailable("Lightning is not installed", "pip install 'attncheck[lightning]'")
         super().__init__()
         self.watch, self._model = Watch(observables, **options), model
 

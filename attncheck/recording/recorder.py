@@ -111,6 +111,8 @@ class Recorder:
         self._steps: list[int] = []
         self._first = True
         self._seen: int | None = None
+        self._upgrades: list[str] = []
+        """What resumed the recording in other versions than began it."""
         self._sizes: dict[str, dict[str, int]] = {}
         """Of each quantity: one recording has one shape."""
         self._kept: dict[str, list[xr.Dataset | None]] = {bound.request.key: [] for bound in self._bounds if bound.over_steps}
@@ -191,7 +193,7 @@ class Recorder:
         values, missing, notes = self._measure()
         stored = {key: to_json(data) for key, data in values.items()}
         seconds = round(time.perf_counter() - begun, 6)
-        self._opened().append({"step": step, "values": stored, "missing": missing, "notes": notes, "seconds": seconds})
+        self._opened().append({"step": step, "values": stored, "missing": missing, "notes": notes + self._upgrades, "seconds": seconds})
         self._steps.append(step)
         for key, several in self._kept.items():
             several.append(values.get(key))
@@ -292,6 +294,8 @@ class Recorder:
                 f"{_shown(header[name])}; allowed: the same {', '.join(SAME)}, or another path"
             )
         self._steps = [int(line["step"]) for line in records]
+        changed = [f"{name} {version}" for name, version in header["versions"].items() if version != theirs["versions"].get(name)]
+        self._upgrades = [f"resumed after step {self._last} with {', '.join(changed)}"] if changed else []
         for line in records:
             self._sizes.update({key: _sizes(from_json(data)) for key, data in line["values"].items() if key not in self._sizes})
         for key, several in self._kept.items():

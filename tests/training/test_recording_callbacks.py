@@ -102,7 +102,8 @@ def test_a_step_told_twice_is_one(tmp_path: Path) -> None:
 def test_lightning_that_is_missing_says_what_to_install() -> None:
     script = (
         "import sys; sys.modules['lightning'] = sys.modules['pytorch_lightning'] = None\n"
-        "import attncheck.recording.recorder, attncheck.recording.lightning"
+        "from attncheck.recording.lightning import AttentionCallback\n"
+        "AttentionCallback(['attention.entropy'], path='run.jsonl', inputs=None)"
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False).stderr
     assert "Unavailable: Lightning is not installed; pip install 'attncheck[lightning]'" in said

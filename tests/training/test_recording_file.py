@@ -154,6 +154,19 @@ def test_resume_refuses_something_else(tmp_path: Path, change: dict[str, Any], s
     assert path.read_bytes() == before
 
 
+def test_other_versions_of_the_libraries_are_noted(tmp_path: Path) -> None:
+    path = recording(tmp_path / "run.jsonl")
+    first, *others = path.read_bytes().splitlines(keepends=True)
+    header = content_of(first)
+    assert header is not None
+    header["versions"]["torch"] = "1.0"
+    path.write_bytes(line_of(header) + b"".join(others))
+    recording(path, 6, resume=True)
+    found = attncheck.read_recording(path)
+    assert found.attrs["notes"] == [f"resumed after step 3 with torch {torch.__version__}"]
+    assert found.attrs["versions"]["torch"] == "1.0"
+
+
 def test_resume_refuses_another_number_of_heads_though_no_weight_tells(tmp_path: Path) -> None:
     path = recording(tmp_path / "run.jsonl")
     before = path.read_bytes()
