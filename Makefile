@@ -39,6 +39,7 @@ bench: setup
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/collection.py
 	$(BIN)/python benchmarks/judging.py
+	$(BIN)/python benchmarks/recording.py
 
 clean:
 	rm -rf $(VENV) .attncheck .pytest_cache .mypy_cache .ruff_cache .hypothesis

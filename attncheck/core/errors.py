@@ -8,7 +8,10 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attncheck.core.verdict import Verdict
 
 LONGEST_TEXT = 2000
 """Characters of a foreign exception's text that are shown."""
@@ -89,8 +92,23 @@ class NotObservable(MeasurementError):
     """Attention ran that no capture route could see; the message names what was missed and what to do."""
 
 
+class BoundBroken(AttncheckError):
+    """A live bound that does not hold, raised out of the training that `attncheck.record` watches. The text is a failure's.
+
+    `quantity` is the recorded quantity, `step` the step at which it broke, `verdict` the numbers (None where the quantity could not be
+    judged: it is not a number), `picture` the path of its picture.
+    """
+
+    def __init__(
+        self, message: str, *, quantity: str = "", step: int = 0, verdict: Verdict | None = None, picture: Path | None = None
+    ) -> None:
+        self.quantity, self.step, self.verdict, self.picture = quantity, step, verdict, picture
+        super().__init__(message)
+
+
 class AttentionWarning(UserWarning):
-    """A property of `level: warn` that does not hold; `-W error::attncheck.AttentionWarning` makes it fail."""
+    """A property of `level: warn`, or a live bound of `attncheck.record`, that does not hold; `-W error::attncheck.AttentionWarning` makes
+    it fail."""
 
 
 def printable(text: str) -> str:

@@ -45,28 +45,32 @@ def observe(
     Raises AttncheckError where an observable or an argument is unknown or a quantity cannot be measured: NotObservable where attention
     ran that could not be seen, `attention_layers` saying how many layers there are.
     """
-    import torch
-
     from attncheck.engine.measure import measure_fed
     from attncheck.engine.vocabulary import vocabulary
 
-    requests = [_request(item, vocabulary().observables) for item in _listed(observables)]
-    feed = _feed(model, inputs)
+    requests = [request_of(item, vocabulary().observables) for item in listed(observables)]
+    feed = feed_of(model, inputs)
     if _is_series(model):
-        return _together(requests, measure_fed(_series(model, feed), feed, requests, attention_layers))
+        return together(requests, measure_fed(_series(model, feed), feed, requests, attention_layers))
+    return together(requests, measure_fed(subject_of(model, feed), feed, requests, attention_layers))
+
+
+def subject_of(model: Any, feed: Feed) -> LoadedSubject:
+    """A model or an operator in hand, as a subject."""
+    import torch
+
     is_model = isinstance(model, torch.nn.Module)
     sample = next((p for p in model.parameters()), None) if is_model else next(iter(feed.arguments.values()))
-    subject = LoadedSubject(
+    return LoadedSubject(
         SubjectDefinition(type(model).__name__ if is_model else getattr(model, "__name__", "operator"), "python", {}),
         model=model if is_model else None,
         operator=None if is_model else model,
         device=str(sample.device) if sample is not None else "cpu",
         dtype=str(sample.dtype).removeprefix("torch.") if sample is not None else "float32",
     )
-    return _together(requests, measure_fed(subject, feed, requests, attention_layers))
 
 
-def _together(requests: Sequence[Request], measured: Measured) -> xr.Dataset:
+def together(requests: Sequence[Request], measured: Measured) -> xr.Dataset:
     """One Dataset of all quantities. Raises the first fault."""
     import xarray as xr
 
@@ -109,13 +113,14 @@ def _series(model: Any, feed: Feed) -> SubjectSeries:
     return cast("SubjectSeries", found)
 
 
-def _listed(observables: Any) -> list[Any]:
+def listed(observables: Any) -> list[Any]:
+    """The list itself. Raises AttncheckError where it is none, or empty."""
     if isinstance(observables, str | Mapping) or not isinstance(observables, Sequence) or not observables:
         raise AttncheckError(f"observables is a list of names such as ['attention.entropy'], not {observables!r}")
     return list(observables)
 
 
-def _request(item: Any, known: Mapping[str, Entry]) -> Request:
+def request_of(item: Any, known: Mapping[str, Entry]) -> Request:
     """The request with its arguments checked and defaults filled in. Raises AttncheckError."""
     try:
         asked = parse_request(item)
@@ -128,7 +133,8 @@ def _request(item: Any, known: Mapping[str, Entry]) -> Request:
     return Request.of(asked.name, known[asked.name].arguments(**filled).model_dump(mode="json"))
 
 
-def _feed(model: Any, inputs: Any) -> Feed:
+def feed_of(model: Any, inputs: Any) -> Feed:
+    """The input as forward's arguments. Raises MeasurementError where it is none."""
     import torch
 
     if isinstance(inputs, torch.Tensor):

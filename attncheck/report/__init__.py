@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from attncheck.report.paths import picture_path
-from attncheck.report.texts import error_text, failure_text, must_fail_text, skip_text, warning_text
+from attncheck.report.texts import broken_text, error_text, failure_text, must_fail_text, skip_text, warning_text
 
-__all__ = ["error_text", "failure_text", "must_fail_text", "picture_path", "skip_text", "warning_text"]
+__all__ = ["broken_text", "error_text", "failure_text", "must_fail_text", "picture_path", "skip_text", "warning_text"]

@@ -59,6 +59,33 @@ def must_fail_text(case: Case, verdict: Verdict, *, nodeid: str, options: str = 
     return "\n".join(lines)
 
 
+def broken_text(
+    case: Case,
+    claim: str,
+    verdict: Verdict | None,
+    why: str = "",
+    *,
+    step: int,
+    recording: Path,
+    steps: int,
+    picture_path: Path | str | None = None,
+) -> str:
+    """How a live bound broke at a step of a training. Without a verdict it could not be judged, and `why` says so."""
+    lines = [f"step {step}: {verdict.headline if verdict is not None else why.splitlines()[0]}", f"{recording}: {case.property.name}", ""]
+    lines += _field("claim", claim)
+    lines += _field("why", case.property.why) if case.property.why else []
+    if verdict is not None:
+        lines += _observed(verdict)
+        for note in dict.fromkeys([*([verdict.resolution] if verdict.resolution else []), *verdict.notes]):
+            lines += _field("note", note)
+    else:
+        lines += _field("observed", "it could not be judged, and what is not known to hold counts as broken")
+        lines += [line for text in why.splitlines()[1:] for line in _field("", text, wrap=False)]
+    lines += _field("steps", f"{steps} recorded, up to {step}") if steps else []
+    lines += _field("picture", str(picture_path), wrap=False) if picture_path is not None else []
+    return "\n".join(lines)
+
+
 def error_text(case: Case, error: BaseException, *, nodeid: str, options: str = "") -> str:
     """What could not be measured, where in the spec, and what to do. An error is neither a pass nor a failure of the claim."""
     message, kind = str(error).strip(), type(error).__name__
