@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from attncheck.core.claims import OperatorClaims
     from attncheck.laws.trial import Trial
 
-FAMILIES = ("reference", "values", "masks", "heads", "batch", "causal", "window", "scores", "shapes", "gradients", "determinism", "returns")
+FAMILIES = (
+    "reference", "values", "masks", "heads", "batch", "causal", "window", "scores", "shapes", "gradients", "determinism", "returns",
+    "packing", "blocks", "decay", "rotary", "norm", "shards", "budget", "quantised", "convert",
+)  # fmt: skip
 """Modules of attncheck.laws, cheapest and most telling first."""
 
 Needs = Callable[["OperatorClaims"], str | None]

@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bugs"))
 
 from kernel import Kernel
+from kinds import KINDS
 
 SOFTMAX: dict[str, Any] = {
     "causal": "flag", "alignment": "top_left", "mask": ["bool", "additive"], "normalised": True, "nonnegative": True, "scale": "1/sqrt(d)",
@@ -220,3 +221,6 @@ class HalfKernel(Kernel):
 @correct({**SOFTMAX, "scale": "1/d", "alignment": None})
 def scaled_by_width(query: Tensor, key: Tensor, value: Tensor, scale: float | None = None, **options: Any) -> Tensor:
     return scaled_dot_product_attention(query, key, value, scale=1 / query.shape[-1] if scale is None else scale, **options)
+
+
+OPERATORS.update({kind.__name__: (kind(), kind.claims) for kind in KINDS})
