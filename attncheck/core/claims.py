@@ -64,8 +64,8 @@ class OperatorClaims:
 
     Of operators that do more, each by one keyword. Those with N = M only: segments: `segment_ids` [batch, N], tokens see none of another
     segment. blocks: `block_ids` [batch, N], tokens of the same block other than 0 see each other whatever causality says, as those of an
-    image do. decay: `decay` [batch, heads, N], logarithms that are added to the score of every key before that token; tokens that a mask of
-    padding hides do not decay. rotary: query and key are rotated inside, with base 10000, channel i with i + d/2 ("half") or 2i with 2i + 1
+    image do. decay: `decay` [batch, heads, N], added to the score of every key before that token, or where there is no softmax the logarithm
+    of a factor of its weight; tokens that a mask of padding hides do not decay. rotary: query and key are rotated inside, with base 10000, channel i with i + d/2 ("half") or 2i with 2i + 1
     ("interleaved"), at `position_ids` [batch, N], which count from 0 if they are not given; with rotary_axes above 1 they are
     [batch, N, axes], and d is split into parts of 2·⌊d/(2·axes)⌋ channels, the first of which has what is left over. qk_norm: query and
     key are divided by the root of their mean square, over each head or over the width of all, by torch's rms_norm.
@@ -214,7 +214,10 @@ def _number(claims: OperatorClaims, name: str, *, whole: bool) -> None:
         return
     right = isinstance(given, int if whole else int | float) and not isinstance(given, bool) and given > 0
     if not right:
-        raise ClaimError(f"{name}: {given!r}; allowed: a {'whole ' if whole else ''}number above 0" + ("" if name == "rotary_axes" else ", or 'argument'"))
+        raise ClaimError(
+            f"{name}: {given!r}; allowed: a {'whole ' if whole else ''}number above 0"
+            + ("" if name == "rotary_axes" else ", or 'argument'")
+        )
 
 
 def _listed(values: tuple[Any, ...]) -> str:

@@ -95,7 +95,7 @@ def least_weight(trial: Trial) -> None:
     trial = trial.but(mask="none", magnitude=min(trial.example.magnitude, 5.0))
     weights = trial.weights()
     group = trial.query.shape[1] // trial.key.shape[1]
-    mass = weights.sum(-2).unflatten(1, (trial.key.shape[1], group)).sum(2)
+    mass = weights.sum(-2).view(len(weights), trial.key.shape[1], group, -1).sum(2)
     for ratio in RATIOS[:3]:
         kept = _kept(trial, ratio)[1]
         excess = mass.masked_fill(kept, -math.inf).amax(-1) - mass.masked_fill(~kept, math.inf).amin(-1)

@@ -8,7 +8,9 @@ from attncheck.laws.trial import Trial, skip
 
 
 def _causal(trial: Trial, **changes: object) -> Trial:
-    changed = trial.but(**{"causal": True, "mask": "none", "magnitude": 1.0, "inputs": "gaussian", "scale": None, "blocks": False, **changes})
+    changed = trial.but(
+        **{"causal": True, "mask": "none", "magnitude": 1.0, "inputs": "gaussian", "scale": None, "blocks": False, **changes}
+    )
     if changed.claims.causal == "flag" and not changed.options.get("is_causal"):
         raise skip("is_causal does not go with this example")
     return changed

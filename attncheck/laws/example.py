@@ -76,7 +76,9 @@ ADVERSARIAL: tuple[Example, ...] = (
     PLAIN.but(queries=6, keys=17, causal=True, mask="additive", bias=True, window=4, heads=5, kv_heads=5),
     PLAIN.but(queries=1, keys=33, batch=3, causal=True, value_width=16, sinks=True),
     PLAIN.but(queries=13, keys=5, causal=True, heads=7, kv_heads=7),
-    PLAIN.but(queries=65, keys=65, causal=True, width=16, value_width=16, heads=2, kv_heads=1, sinks=True, softcap=1.0, blocks=True),
+    PLAIN.but(
+        queries=65, keys=65, causal=True, width=16, value_width=16, heads=2, kv_heads=1, sinks=True, softcap=1.0, blocks=True, places=True
+    ),
     PLAIN.but(queries=64, keys=63, width=5, value_width=7, mask="bool", pattern="left", mask_shape="padding"),
     PLAIN.but(queries=20, keys=33, layout="expanded", scale=0.7, inputs="repeated"),
     GROUPED.but(
@@ -129,9 +131,7 @@ def fitted(example: Example, claims: OperatorClaims) -> Example:
         changes["sinks"] = False
     if claims.position_bias != "argument":
         changes["bias"] = False
-    paired = claims.rotary or any(
-        getattr(claims, name) and getattr(example, name) for name in ("segments", "blocks", "decay")
-    )
+    paired = claims.rotary or any(getattr(claims, name) and getattr(example, name) for name in ("segments", "blocks", "decay"))
     if paired:
         changes["queries"] = example.keys
     for name in ("segments", "blocks", "decay"):

@@ -45,4 +45,3 @@ def dequantised(trial: Trial) -> None:
                 4 * changed.tolerance(sharpness, plain[1]),
                 f"output at {changed.example.queries} queries of {dtype} keys and values, against the same dequantised",
             )
-

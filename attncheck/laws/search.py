@@ -11,8 +11,8 @@ LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)
 WIDTHS = (1, 2, 3, 8, 11, 16, 32, 64)
 HEADS = ((1, 1), (2, 1), (3, 3), (6, 2), (6, 3), (5, 5), (8, 2), (4, 4), (7, 1), (10, 5), (12, 3))
 WORDS = (
-    "layout", "inputs", "mask", "pattern", "mask_shape", "window", "softcap", "sinks", "bias", "segments", "blocks", "decay", "places", "scale",
-    "magnitude", "causal",
+    "layout", "inputs", "mask", "pattern", "mask_shape", "window", "softcap", "sinks", "bias", "segments", "blocks", "decay", "places",
+    "scale", "magnitude", "causal",
 )  # fmt: skip
 """Fields of an example that are simplest as PLAIN has them."""
 MAGNITUDES = (1e-3, 0.1, 1.0, 1.0, 5.0, 40.0, 1e3, 1e5)

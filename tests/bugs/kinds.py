@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from kernel import Kernel
@@ -16,7 +16,7 @@ from torch import Tensor
 class SegmentKernel(Kernel):
     """Documents in a row see none of each other."""
 
-    claims = {**FULL, "segments": "argument"}
+    claims: ClassVar[dict[str, Any]] = {**FULL, "segments": "argument"}
 
     def __call__(self, *tensors: Tensor, segment_ids: Tensor | None = None, **options: Any) -> Any:
         self.ids = segment_ids
@@ -33,7 +33,7 @@ class SegmentKernel(Kernel):
 class BlockKernel(Kernel):
     """Tokens of an image see each other whatever causality says."""
 
-    claims = {**FULL, "blocks": "argument"}
+    claims: ClassVar[dict[str, Any]] = {**FULL, "blocks": "argument"}
 
     def __call__(self, *tensors: Tensor, block_ids: Tensor | None = None, **options: Any) -> Any:
         self.ids = block_ids
@@ -50,7 +50,7 @@ class BlockKernel(Kernel):
 class DecayKernel(Kernel):
     """A forget gate: the scores of earlier keys sink by the sum of what lies between, padding left out. Always causal."""
 
-    claims = {**FULL, "causal": True, "decay": "argument", "mask": ["bool"]}
+    claims: ClassVar[dict[str, Any]] = {**FULL, "causal": True, "decay": "argument", "mask": ["bool"]}
 
     def __call__(self, *tensors: Tensor, decay: Tensor | None = None, **options: Any) -> Any:
         self.decay = decay
@@ -71,7 +71,7 @@ class DecayKernel(Kernel):
 class RotaryKernel(Kernel):
     """Query and key are rotated inside, along one axis or several."""
 
-    claims = {**FULL, "rotary": "half", "positional": "relative"}
+    claims: ClassVar[dict[str, Any]] = {**FULL, "rotary": "half", "positional": "relative"}
 
     interleaved = False
     axes = 1
@@ -112,21 +112,21 @@ class RotaryKernel(Kernel):
 
 
 class InterleavedKernel(RotaryKernel):
-    claims = {**RotaryKernel.claims, "rotary": "interleaved"}
+    claims: ClassVar[dict[str, Any]] = {**RotaryKernel.claims, "rotary": "interleaved"}
     interleaved = True
 
 
 class ThreeAxesKernel(InterleavedKernel):
     """As for video: frame, height and width."""
 
-    claims = {**InterleavedKernel.claims, "rotary_axes": 3}
+    claims: ClassVar[dict[str, Any]] = {**InterleavedKernel.claims, "rotary_axes": 3}
     axes = 3
 
 
 class HeadNormKernel(Kernel):
     """Query and key heads are divided by their root mean square."""
 
-    claims = {**FULL, "qk_norm": "head"}
+    claims: ClassVar[dict[str, Any]] = {**FULL, "qk_norm": "head"}
 
     def normed(self, tensor: Tensor) -> Tensor:
         return torch.nn.functional.rms_norm(tensor, tensor.shape[-1:])
@@ -138,7 +138,7 @@ class HeadNormKernel(Kernel):
 class WidthNormKernel(Kernel):
     """All heads of a token are divided by one root mean square."""
 
-    claims = {**FULL, "qk_norm": "width"}
+    claims: ClassVar[dict[str, Any]] = {**FULL, "qk_norm": "width"}
 
     def repeated(self, tensor: Tensor, heads: int) -> Tensor:
         self.kv_heads = tensor.shape[1]
@@ -183,13 +183,13 @@ class Sharded:
 
 
 class ShardedKernel(Sharded, Kernel):
-    claims = {**FULL, "shards": "any"}
+    claims: ClassVar[dict[str, Any]] = {**FULL, "shards": "any"}
 
 
 class ShardedAlibiKernel(Sharded, Kernel):
     """Each rank takes the slopes of its own heads."""
 
-    claims = {**ALIBI, "shards": "any"}
+    claims: ClassVar[dict[str, Any]] = {**ALIBI, "shards": "any"}
 
     corner, alibi = "bottom_right", True
 
@@ -203,7 +203,7 @@ class ShardedAlibiKernel(Sharded, Kernel):
 class ShardedNormKernel(Sharded, WidthNormKernel):
     """The mean square is that of the whole width, summed over the ranks."""
 
-    claims = {**WidthNormKernel.claims, "shards": "any"}
+    claims: ClassVar[dict[str, Any]] = {**WidthNormKernel.claims, "shards": "any"}
 
     def before(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         self.dtype = query.dtype
@@ -216,7 +216,7 @@ class ShardedNormKernel(Sharded, WidthNormKernel):
 class BudgetKernel(Kernel):
     """Keys with the least weight, summed over the queries, are evicted; what is left is read where it was."""
 
-    claims = {**FULL, "budget": "argument", "evicts": "least_weight"}
+    claims: ClassVar[dict[str, Any]] = {**FULL, "budget": "argument", "evicts": "least_weight"}
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, ratio: float | tuple[float, ...] = (), **options: Any) -> Any:
         self.keep = None
@@ -255,13 +255,13 @@ class BudgetKernel(Kernel):
 
 
 class NormedBudgetKernel(BudgetKernel, HeadNormKernel):
-    claims = {**BudgetKernel.claims, "qk_norm": "head"}
+    claims: ClassVar[dict[str, Any]] = {**BudgetKernel.claims, "qk_norm": "head"}
 
 
 class EightBitKernel(Kernel):
     """Keys and values in eight bits are multiplied by their heads' factors."""
 
-    claims = {**FULL, "quantised": ["int8", "float8_e4m3fn"]}
+    claims: ClassVar[dict[str, Any]] = {**FULL, "quantised": ["int8", "float8_e4m3fn"]}
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, k_descale: Any = None, v_descale: Any = None, **options: Any
@@ -278,7 +278,7 @@ class EightBitKernel(Kernel):
 class ConvertingKernel(RotaryKernel):
     """Halves are rotated; the layout 'neighbours' has what turns together side by side, as other formats store it."""
 
-    claims = {**RotaryKernel.claims, "layouts": ["neighbours"]}
+    claims: ClassVar[dict[str, Any]] = {**RotaryKernel.claims, "layouts": ["neighbours"]}
 
     def convert(self, query: Tensor, key: Tensor, value: Tensor, layout: str) -> tuple[Tensor, Tensor, Tensor]:
         return self.permuted(query, query.shape[1]), self.permuted(key, key.shape[1]), value
@@ -297,7 +297,7 @@ class ConvertingKernel(RotaryKernel):
 class PackedKernel(Kernel):
     """The layout 'packed' is one tensor, the queries of each key head before it and its value."""
 
-    claims = {**FULL, "layouts": ["packed"], "dtypes": ["float32", "float16", "bfloat16"]}
+    claims: ClassVar[dict[str, Any]] = {**FULL, "layouts": ["packed"], "dtypes": ["float32", "float16", "bfloat16"]}
 
     def convert(self, query: Tensor, key: Tensor, value: Tensor, layout: str) -> tuple[Tensor, Any, Any]:
         self.groups = query.shape[1] // key.shape[1]
