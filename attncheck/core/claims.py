@@ -62,19 +62,19 @@ class OperatorClaims:
     not leak. deterministic: which of forward, backward and batch (batch size changes no bit) repeat bit by bit. returns: the output
     alone, or a pair with the log-sum-exp [batch, heads, N] or the weights. dtypes: what the operator computes in, float32 if left out.
 
-    Of operators that do more, each by one keyword. Those with N = M only: segments: `segment_ids` [batch, N], tokens see none of another
-    segment. blocks: `block_ids` [batch, N], tokens of the same block other than 0 see each other whatever causality says, as those of an
-    image do. decay: `decay` [batch, heads, N], added to the score of every key before that token, or where there is no softmax the logarithm
-    of a factor of its weight; tokens that a mask of padding hides do not decay. rotary: query and key are rotated inside, with base 10000, channel i with i + d/2 ("half") or 2i with 2i + 1
-    ("interleaved"), at `position_ids` [batch, N], which count from 0 if they are not given; with rotary_axes above 1 they are
-    [batch, N, axes], and d is split into parts of 2·⌊d/(2·axes)⌋ channels, the first of which has what is left over. qk_norm: query and
-    key are divided by the root of their mean square, over each head or over the width of all, by torch's rms_norm.
-    shards: `ranks` computes the same on so many ranks, a number that divides the query heads and divides the key heads or is a multiple of
-    them ("even"), or any up to the query heads. budget: `ratio`, the share of keys that is evicted, or a tuple of shares, one step after
-    the other; the operator then returns its output, of what is left, and the kept keys [batch, kv_heads, M] as booleans. evicts: which
-    ones go; "least_weight" is the weight summed over the queries that read the key. quantised: dtypes in which key and value may be, with
-    factors `k_descale` and `v_descale` [batch, kv_heads]. layouts: names to which `operator.convert(query, key, value, layout)`
-    brings the three, for a call with the keyword `layout`.
+    Of operators that do more, each by one keyword. Those with N = M only: segments: `segment_ids` [batch, N], tokens see none of
+    another segment. blocks: `block_ids` [batch, N], tokens of the same block other than 0 see each other whatever causality says, as
+    those of an image do. decay: `decay` [batch, heads, N], added to the score of every key before that token, or where there is no
+    softmax the logarithm of a factor of its weight; tokens that a mask of padding hides do not decay. rotary: query and key are rotated
+    inside, with base 10000, channel i with i + d/2 ("half") or 2i with 2i + 1 ("interleaved"), at `position_ids` [batch, N], which
+    count from 0 if they are not given; with rotary_axes above 1 they are [batch, N, axes], and d is split into parts of 2·⌊d/(2·axes)⌋
+    channels, the first of which has what is left over. qk_norm: query and key are divided by the root of their mean square, over each
+    head or over the width of all, by torch's rms_norm. shards: `ranks` computes the same on so many ranks, a number that divides the
+    query heads and divides the key heads or is a multiple of them ("even"), or any up to the query heads. budget: `ratio`, the share of
+    keys that is evicted, or a tuple of shares, one step after the other; the operator then returns its output, of what is left, and the
+    kept keys [batch, kv_heads, M] as booleans. evicts: which ones go; "least_weight" is the weight summed over the queries that read
+    the key. quantised: dtypes in which key and value may be, with factors `k_descale` and `v_descale` [batch, kv_heads]. layouts: names
+    to which `operator.convert(query, key, value, layout)` brings the three, for a call with the keyword `layout`.
     """
 
     causal: bool | str | None = None

@@ -62,7 +62,8 @@ HEAD = """# Detection
 
 Reported attention bugs, each as one changed step of a correct kernel (`tests/bugs/mutants.py`; from cm-12 on `kind_mutants.py`), held
 against the laws (`attncheck.verify`, seed 0) and against what most test suites do: `torch.testing.assert_close` with torch's own kernel,
-or with the right one where it does more than torch's, on one ordinary shape, Gaussian numbers, causal. No law knows of any of these mutants. A bug that users meet in half precision is emulated on CPU.
+or with the right one where it does more than torch's, on one ordinary shape, Gaussian numbers, causal. No law knows of any of these
+mutants. A bug that users meet in half precision is emulated on CPU.
 The laws were developed beside these mutants, so the share below says nothing about bugs of other kinds.
 The first run caught two fewer: a law on the range of half precision was added and two mutants were rewritten after it was seen.
 The laws of the kinds that `kind_mutants.py` has, from packing to converted layouts, were written at the same time as it.
