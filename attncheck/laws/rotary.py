@@ -37,6 +37,22 @@ def shift(trial: Trial) -> None:
             )
 
 
+@law("one_place", family="rotary", needs=claimed("rotary"))
+def one_place(trial: Trial) -> None:
+    """Where all tokens have one position nothing is turned against anything: channels of query and key in another order give the same."""
+    import torch
+
+    trial, places = _told(trial)
+    where = _given(trial, torch.full_like(places, 7))
+    order = torch.randperm(trial.query.shape[-1], generator=trial.generator)
+    trial.agree(
+        trial.call(trial.query[..., order], trial.key[..., order], position_ids=where),
+        trial.call(position_ids=where),
+        4 * trial.tolerance(),
+        "output at one position for all tokens, of queries and keys with channels in another order",
+    )
+
+
 @law("used", family="rotary", needs=claimed("rotary"))
 def used(trial: Trial) -> None:
     """Positions that are given are used: a gap along any axis changes the output."""

@@ -74,7 +74,8 @@ def lines(example: Example, claims: OperatorClaims) -> list[str]:
     if e.decay:
         text.append(f"options['decay'] = -0.3 * torch.rand({e.batch}, {e.heads}, {e.keys}, generator=g){dtype}")
     if e.places:
-        text.append(f"p = torch.arange({e.keys}) + 3 * torch.arange({e.batch})[:, None]")
+        # more than shifted, which would change nothing
+        text.append(f"p = torch.arange({e.keys}) * (1 + torch.arange({e.batch})[:, None] % 2) + 3 * torch.arange({e.batch})[:, None]")
         axes = claims.rotary_axes or 1
         text.append("options['position_ids'] = " + ("p" if axes == 1 else f"torch.stack([p, p // 2, p % 5] * {axes}, -1)[..., :{axes}]"))
     return text
