@@ -99,6 +99,9 @@ MAKERS: dict[str, Callable[[], Any]] = {
     ),
     "deberta-v2": lambda: (tf.DebertaV2Model, tf.DebertaV2Config(**SIZES, max_position_embeddings=256, relative_attention=True,
                                                                   pos_att_type=["p2c", "c2p"])),
+    "modernbert": lambda: (tf.ModernBertModel, tf.ModernBertConfig(
+        **SIZES, max_position_embeddings=256, local_attention=32, layer_types=["full_attention", "sliding_attention"], pad_token_id=0,
+        bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)),
     "mixtral": lambda: (tf.MixtralForCausalLM, tf.MixtralConfig(**LLAMA, head_dim=8, num_local_experts=3, num_experts_per_tok=1)),
 }  # fmt: skip
 

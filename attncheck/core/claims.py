@@ -29,12 +29,21 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
     "dropout": ("none", "weights_rescaled"),
     "returns": ("output", "output+lse", "output+weights"),
     "lse": ("natural", "base2"),
+    "segments": ("argument",),
+    "blocks": ("argument",),
+    "decay": ("argument",),
+    "rotary": ("half", "interleaved"),
+    "qk_norm": ("head", "width"),
+    "shards": ("even", "any"),
+    "budget": ("argument",),
+    "evicts": ("least_weight",),
 }
 """Field -> what it may be, besides None: not claimed. The fields that are not here check themselves below."""
 
 MASKS = ("bool", "additive")
 REPEATS = ("forward", "backward", "batch")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
+EIGHT_BITS = ("int8", "float8_e4m3fn", "float8_e5m2")
 
 
 class ClaimError(AttncheckError):
@@ -54,6 +63,20 @@ class OperatorClaims:
     or "alibi". nan_safe: NaN in unread slots does not leak. deterministic: which of forward, backward and batch (batch size changes no
     bit) repeat bit by bit. returns: the output alone, or a pair with the log-sum-exp [batch, heads, N] or the weights. dtypes: what the
     operator computes in, float32 if left out.
+
+    Of operators that do more, each by one keyword. Those with N = M only: segments: `segment_ids` [batch, N], tokens see none of
+    another segment. blocks: `block_ids` [batch, N], tokens of the same block other than 0 see each other whatever causality says, as
+    those of an image do. decay: `decay` [batch, heads, N], added to the score of every key before that token, or where there is no
+    softmax the logarithm of a factor of its weight; tokens that a mask of padding hides do not decay. rotary: query and key are rotated
+    inside, with base 10000, channel i with i + d/2 ("half") or 2i with 2i + 1 ("interleaved"), at `position_ids` [batch, N], which
+    count from 0 if they are not given; with rotary_axes above 1 they are [batch, N, axes], and d is split into parts of 2·⌊d/(2·axes)⌋
+    channels, the first of which has what is left over. qk_norm: query and key are divided by the root of their mean square, over each
+    head or over the width of all, by torch's rms_norm. shards: `ranks` computes the same on so many ranks, a number that divides the
+    query heads and divides the key heads or is a multiple of them ("even"), or any up to the query heads. budget: `ratio`, the share of
+    keys that is evicted, or a tuple of shares, one step after the other; the operator then returns its output, of what is left, and the
+    kept keys [batch, kv_heads, M] as booleans. evicts: which ones go; "least_weight" is the weight summed over the queries that read
+    the key. quantised: dtypes in which key and value may be, with factors `k_descale` and `v_descale` [batch, kv_heads]. layouts: names
+    to which `operator.convert(query, key, value, layout)` brings the three, for a call with the keyword `layout`.
     """
 
     causal: bool | str | None = None
@@ -81,11 +104,24 @@ class OperatorClaims:
     returns: str = "output"
     lse: str | None = None
     dtypes: tuple[str, ...] | None = None
+    segments: str | None = None
+    blocks: str | None = None
+    decay: str | None = None
+    rotary: str | None = None
+    rotary_axes: int | None = None
+    qk_norm: str | None = None
+    shards: str | None = None
+    budget: str | None = None
+    evicts: str | None = None
+    quantised: tuple[str, ...] | None = None
+    layouts: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         _several(self, "mask", MASKS)
         _several(self, "deterministic", REPEATS)
         _several(self, "dtypes", DTYPES)
+        _several(self, "quantised", EIGHT_BITS)
+        _several(self, "layouts", None)
         for name, allowed in ALLOWED.items():
             given = getattr(self, name)
             # True == 1, so the type is compared too
@@ -93,6 +129,7 @@ class OperatorClaims:
                 raise ClaimError(f"{name}: {given!r}; allowed: {_listed(allowed)}")
         _number(self, "window", whole=True)
         _number(self, "softcap", whole=False)
+        _number(self, "rotary_axes", whole=True)
         if self.scale is not None:
             self.scale_for(4)
         self._consistent()
@@ -115,6 +152,16 @@ class OperatorClaims:
             contradict("mask_with_causal without mask or without causal", "claim both, or leave it out")
         if self.mask_polarity == "drop" and not self.mask:
             contradict("mask_polarity: drop without mask", "claim mask, or leave it out")
+        if self.positional == "none" and (self.rotary or self.decay):
+            contradict("positional: none with rotary or decay, which are positions", "relative, or leave it out")
+        if self.rotary_axes and not self.rotary:
+            contradict("rotary_axes without rotary", "claim rotary, or leave it out")
+        if self.blocks and (not self.causal or self.window):
+            contradict("blocks without causal, or with a window", "claim causal, and no window")
+        if self.decay and (self.causal is not True or self.blocks):
+            contradict("decay without causal: true, or with blocks", "claim causal: true, and no blocks")
+        if self.evicts and not self.budget:
+            contradict("evicts without budget", "claim budget, or leave it out")
         if self.dropout == "weights_rescaled" and self.linear_in_values is False:
             contradict("dropout: weights_rescaled with linear_in_values: false", "leave one of them out")
 
@@ -149,7 +196,7 @@ class OperatorClaims:
             raise ClaimError(f"scale: {self.scale!r}: {problem}; allowed: an expression of d, such as '1/sqrt(d)'") from problem
 
 
-def _several(claims: OperatorClaims, name: str, allowed: tuple[str, ...]) -> None:
+def _several(claims: OperatorClaims, name: str, allowed: tuple[str, ...] | None) -> None:
     given = getattr(claims, name)
     if given is None:
         return
@@ -159,18 +206,21 @@ def _several(claims: OperatorClaims, name: str, allowed: tuple[str, ...]) -> Non
         given = ()
     parts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else (given,)
     for part in parts:
-        if part not in allowed:
-            raise ClaimError(f"{name}: {part!r}; allowed: some of {_listed(allowed)}")
+        if not isinstance(part, str) or (allowed is not None and part not in allowed):
+            raise ClaimError(f"{name}: {part!r}; allowed: {'names' if allowed is None else f'some of {_listed(allowed)}'}")
     object.__setattr__(claims, name, parts)
 
 
 def _number(claims: OperatorClaims, name: str, *, whole: bool) -> None:
     given = getattr(claims, name)
-    if given is None or given == "argument":
+    if given is None or (given == "argument" and name != "rotary_axes"):
         return
     right = isinstance(given, int if whole else int | float) and not isinstance(given, bool) and given > 0
     if not right:
-        raise ClaimError(f"{name}: {given!r}; allowed: a {'whole ' if whole else ''}number above 0, or 'argument'")
+        raise ClaimError(
+            f"{name}: {given!r}; allowed: a {'whole ' if whole else ''}number above 0"
+            + ("" if name == "rotary_axes" else ", or 'argument'")
+        )
 
 
 def _listed(values: tuple[Any, ...]) -> str:

@@ -18,7 +18,7 @@ SEVERAL: dict[str, tuple[str, ...]] = {
 }
 """Field -> the words of which it may hold some."""
 
-FLAGS = ("causal", "batch", "packing", "rotary")
+FLAGS = ("causal", "batch", "packing", "rotary", "scale")
 WORDS: dict[str, tuple[str, ...]] = {"positional": ("none", "relative", "absolute"), "dropout": ("none",)}
 
 
@@ -27,14 +27,15 @@ class ModelClaims:
     """Claims about a model in eval mode. None: not claimed.
 
     causal: no token reaches an earlier one (True), or every token reaches every other (False). window: number of tokens that a token
-    sees, itself included, if causal, |i−j| < window otherwise; one number, or one for each block, None where a block sees all.
-    padding: sides on which masked tokens may stand. batch: rows do not know of each other. cache: kinds with which decoding gives what
-    one forward gives; dynamic and static ones slide in the layers whose configuration says so. packing: documents in one row, told
-    apart by position_ids that begin anew, give what they give alone. implementations: names for set_attn_implementation that agree.
-    positional: only differences of positions enter ("relative"), positions themselves do ("absolute"), or nothing does ("none").
-    rotary: angles are those of the configuration. deterministic: which passes repeat bit by bit. dropout: "none" in eval mode.
-    returns: attentions (under every implementation, or eager_attentions under that one) and hidden_states, where they are asked for.
-    exceptions: id of a law that the architecture breaks by design -> the reason, which the report shows.
+    sees, itself included, if causal, |i−j| < window otherwise; one number, or one for each block, None where a block sees all. padding:
+    sides on which masked tokens may stand. batch: rows do not know of each other. cache: kinds with which decoding gives what one
+    forward gives; dynamic and static ones slide in the layers whose configuration says so. packing: documents in one row, told apart by
+    position_ids that begin anew, give what they give alone. implementations: names for set_attn_implementation that agree. positional:
+    only differences of positions enter ("relative"), positions themselves do ("absolute"), or nothing does ("none"). rotary: angles are
+    those of the configuration. scale: scores are multiplied with what the configuration says. deterministic: which passes repeat bit by
+    bit. dropout: "none" in eval mode. returns: attentions (under every implementation, or eager_attentions under that one) and
+    hidden_states, where they are asked for. exceptions: id of a law that the architecture breaks by design -> the reason, which the
+    report shows.
     """
 
     causal: bool | None = None
@@ -46,6 +47,7 @@ class ModelClaims:
     implementations: tuple[str, ...] | None = None
     positional: str | None = None
     rotary: bool | None = None
+    scale: bool | None = None
     deterministic: tuple[str, ...] | None = None
     dropout: str | None = None
     returns: tuple[str, ...] | None = None

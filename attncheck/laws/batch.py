@@ -9,10 +9,14 @@ from attncheck.laws.trial import Trial, skip
 
 
 def _rows(trial: Trial, rows: Any) -> dict[str, Any]:
-    mask = trial.options.get("attn_mask")
+    options = dict(trial.options)
+    mask = options.get("attn_mask")
     if mask is not None and mask.ndim == 4 and mask.shape[0] > 1:
-        return {**trial.options, "attn_mask": mask[rows]}
-    return dict(trial.options)
+        options["attn_mask"] = mask[rows]
+    for name in ("segment_ids", "block_ids", "decay", "position_ids"):
+        if name in options:
+            options[name] = options[name][rows]
+    return options
 
 
 def _batched(trial: Trial) -> Trial:
@@ -58,6 +62,30 @@ def neighbours(trial: Trial) -> None:
     )
 
 
+@law("twins", family="batch")
+def twins(trial: Trial) -> None:
+    """Rows that are the same give the same, each what it gives alone."""
+    part = slice(0, 1)
+    options = _rows(trial, part)
+    query, key, value = (tensor[part] for tensor in (trial.query, trial.key, trial.value))
+    wanted = trial.call(query, key, value, **options)
+
+    def twice(tensor: Any) -> Any:
+        return tensor.repeat(2, *[1] * (tensor.ndim - 1))
+
+    mask = options.get("attn_mask")
+    for name in ("segment_ids", "block_ids", "decay", "position_ids"):
+        if name in options:
+            options[name] = twice(options[name])
+    if mask is not None and mask.ndim == 4:
+        options["attn_mask"] = twice(mask)
+    found = trial.call(twice(query), twice(key), twice(value), **options)
+    for row, name in ((found[:1], "first"), (found[1:], "second")):
+        trial.agree(
+            row, wanted, 2 * trial.tolerance()[part], f"output of the {name} of two equal rows, against alone", rows=trial.rows()[part]
+        )
+
+
 @law("bitwise", family="batch", needs=claimed("deterministic=batch"))
 def bitwise(trial: Trial) -> None:
     """Where batch invariance is claimed, a row gives the same bits in a batch of any size."""
@@ -83,7 +111,7 @@ def longer_keys(trial: Trial) -> None:
     if not bool(trial.rows().all()):
         raise skip("some rows are empty")
     part = slice(2, 3)
-    found = trial.call(trial.query[part], trial.key[part], trial.value[part])
+    found = trial.call(trial.query[part], trial.key[part], trial.value[part], **_rows(trial, part))
     trial.agree(
         trial.output[part], found, 2 * trial.tolerance()[part], "output of row 2 in its batch, against alone", rows=trial.rows()[part]
     )

@@ -8,7 +8,9 @@ from attncheck.laws.trial import Trial, skip
 
 
 def _causal(trial: Trial, **changes: object) -> Trial:
-    changed = trial.but(**{"causal": True, "mask": "none", "magnitude": 1.0, "inputs": "gaussian", "scale": None, **changes})
+    changed = trial.but(
+        **{"causal": True, "mask": "none", "magnitude": 1.0, "inputs": "gaussian", "scale": None, "blocks": False, **changes}
+    )
     if changed.claims.causal == "flag" and not changed.options.get("is_causal"):
         raise skip("is_causal does not go with this example")
     return changed
@@ -39,7 +41,7 @@ def future(trial: Trial) -> None:
 @law("flag_off", family="causal", needs=claimed("causal=flag"), sweeps=True)
 def flag_off(trial: Trial) -> None:
     """Without the flag every query reads every key."""
-    pairs(trial.but(causal=False, mask="none", magnitude=1.0, inputs="gaussian", window=None, scale=None, bias=False))
+    pairs(trial.but(causal=False, mask="none", magnitude=1.0, inputs="gaussian", window=None, scale=None, bias=False, segments=False))
 
 
 @law("alignment", family="causal", needs=claimed("causal", "alignment"), sweeps=True)
@@ -53,7 +55,9 @@ def alignment(trial: Trial) -> None:
 def chunked_prefill(trial: Trial) -> None:
     """Prefill in chunks of 1, 2 and 5 against the keys so far gives what one prefill gives."""
     length = max(6, min(trial.example.queries, 20))
-    trial = _causal(trial, queries=length, keys=length)
+    trial = _causal(trial, queries=length, keys=length, segments=False, decay=False)
+    if trial.claims.rotary:
+        raise skip("claims.rotary takes as many queries as keys")
     for chunk in (1, 2, 5):
         for start in range(0, length, chunk):
             stop = min(start + chunk, length)

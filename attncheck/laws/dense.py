@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attncheck.core.claims import OperatorClaims
+from attncheck.laws.rotation import rotated
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +39,11 @@ def visible(claims: OperatorClaims, query: Tensor, key: Tensor, options: dict[st
     if window is not None:
         seen &= (distance < window) & (distance > -window)
     full = seen.expand(batch, heads, N, M)
+    for name in ("block_ids", "segment_ids"):
+        ids = options.get(name)
+        if ids is not None:
+            same = (ids[:, None, :, None] == ids[:, None, None, :]) & ((ids != 0)[:, None, :, None] | (name == "segment_ids"))
+            full = full | same if name == "block_ids" else full & same
     mask = options.get("attn_mask")
     if mask is not None:
         if mask.dtype == torch.bool:
@@ -55,6 +61,45 @@ def positions(claims: OperatorClaims, N: int, M: int) -> Tensor:
     return torch.arange(N)[:, None] + offset - torch.arange(M)
 
 
+def places(query: Tensor, options: dict[str, Any]) -> Tensor:
+    """Rotary positions, [batch, N] or [batch, N, axes]; they count from 0 where none are given."""
+    import torch
+
+    given: Tensor | None = options.get("position_ids")
+    return torch.arange(query.shape[-2]).expand(query.shape[0], -1) if given is None else given
+
+
+def prepared(claims: OperatorClaims, query: Tensor, key: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Query and key in float64 as they enter the scores: normalised, then rotated, where that is claimed."""
+    import torch
+
+    q, k = query.double(), key.double()
+    if claims.qk_norm:
+        axes = -1 if claims.qk_norm == "head" else (1, -1)
+        # torch's own epsilon, that of the dtype which was given
+        epsilon = torch.finfo(query.dtype).eps
+        q, k = (t / (t.square().mean(axes, keepdim=True) + epsilon).sqrt() for t in (q, k))
+    if claims.rotary:
+        at = places(query, options)
+        count = claims.rotary_axes or 1
+        at = at[..., None].expand(*at.shape, count) if at.ndim == 2 else at
+        q, k = (rotated(t, at, claims.rotary, count) for t in (q, k))
+    return q, k
+
+
+def decayed(claims: OperatorClaims, query: Tensor, key: Tensor, options: dict[str, Any]) -> Tensor:
+    """What decay adds to the scores: Σ of what lies behind the key up to the query, without the steps that a mask of padding hides."""
+    import torch
+
+    decay: Tensor = options["decay"].double()
+    mask = options.get("attn_mask")
+    if mask is not None and mask.dtype == torch.bool and mask.ndim == 4 and mask.shape[-2] == 1:
+        hidden = ~mask if claims.mask_polarity == "keep" else mask
+        decay = decay.masked_fill(hidden[:, :, 0], 0.0)
+    total = decay.cumsum(-1)
+    return total[..., :, None] - total[..., None, :]
+
+
 def slopes(heads: int) -> list[float]:
     """ALiBi's slope per head. For counts that are no power of two: those of the power below, then every other one of the power above.
 
@@ -69,13 +114,16 @@ def attention(claims: OperatorClaims, query: Tensor, key: Tensor, value: Tensor,
     """The definition. Rows that see nothing are 0 here; what the operator gives there is `empty_rows`."""
     import torch
 
-    q, k, v = query.double(), key.double(), value.double()
+    (q, k), v = prepared(claims, query, key, options), value.double()
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     scale = options.get("scale")
     scale = claims.scale_for(q.shape[-1]) if scale is None else scale
     scores = q @ k.mT * scale
     sharpness = (q.detach().abs() @ k.detach().abs().mT * abs(scale)).amax(-1, keepdim=True)
+    if claims.rotary:
+        # angles of float32 are off by units of the largest position
+        sharpness = sharpness * (1 + float(places(query, options).max()))
     cap = options.get("softcap") if claims.softcap == "argument" else claims.softcap
     if cap is not None:
         scores = float(cap) * torch.tanh(scores / float(cap))
@@ -85,6 +133,9 @@ def attention(claims: OperatorClaims, query: Tensor, key: Tensor, value: Tensor,
     if claims.position_bias == "alibi":
         distance = positions(claims, q.shape[-2], k.shape[-2]).abs().double()
         scores = scores - torch.tensor(slopes(q.shape[1]), dtype=torch.float64)[:, None, None] * distance
+    if options.get("decay") is not None:
+        scores = scores + decayed(claims, query, key, options)
+        sharpness = sharpness + options["decay"].detach().abs().sum(-1).amax()
     seen = visible(claims, query, key, options)
     mask = options.get("attn_mask")
     if mask is not None and mask.dtype != torch.bool:

@@ -39,6 +39,11 @@ class Example:
     softcap: float | None = None
     sinks: bool = False
     bias: bool = False
+    segments: bool = False
+    blocks: bool = False
+    decay: bool = False
+    places: bool = False
+    """Whether rotary positions are given."""
     scale: float | None = None
     dtype: str = "float32"
     seed: int = 0
@@ -66,24 +71,30 @@ PLAIN = Example()
 GROUPED = PLAIN.but(heads=6, kv_heads=3, value_width=5)
 ADVERSARIAL: tuple[Example, ...] = (
     PLAIN,
-    GROUPED.but(causal=True),
-    GROUPED.but(heads=6, kv_heads=2, queries=9, keys=9, mask="bool", sinks=True, softcap=2.0),
+    GROUPED.but(causal=True, places=True, decay=True),
+    GROUPED.but(heads=6, kv_heads=2, queries=9, keys=9, mask="bool", sinks=True, softcap=2.0, places=True, segments=True),
     PLAIN.but(queries=6, keys=17, causal=True, mask="additive", bias=True, window=4, heads=5, kv_heads=5),
     PLAIN.but(queries=1, keys=33, batch=3, causal=True, value_width=16, sinks=True),
     PLAIN.but(queries=13, keys=5, causal=True, heads=7, kv_heads=7),
-    PLAIN.but(queries=65, keys=65, causal=True, width=16, value_width=16, heads=2, kv_heads=1, sinks=True, softcap=1.0),
+    PLAIN.but(
+        queries=65, keys=65, causal=True, width=16, value_width=16, heads=2, kv_heads=1, sinks=True, softcap=1.0, blocks=True, places=True
+    ),
     PLAIN.but(queries=64, keys=63, width=5, value_width=7, mask="bool", pattern="left", mask_shape="padding"),
     PLAIN.but(queries=20, keys=33, layout="expanded", scale=0.7, inputs="repeated"),
-    GROUPED.but(queries=18, keys=18, layout="transposed", causal=True, mask="bool", pattern="right", mask_shape="padding", window=3),
+    GROUPED.but(
+        queries=18, keys=18, layout="transposed", causal=True, mask="bool", pattern="right", mask_shape="padding", window=3, segments=True
+    ),
     PLAIN.but(queries=16, keys=33, layout="sliced", mask="additive", mask_shape="heads", scale=1.0),
-    PLAIN.but(queries=12, keys=12, layout="flipped_stride", causal=True, inputs="outliers", scale=0.05, bias=True),
+    PLAIN.but(
+        queries=12, keys=12, layout="flipped_stride", causal=True, inputs="outliers", scale=0.05, bias=True, segments=True, places=True
+    ),
     GROUPED.but(queries=15, keys=31, magnitude=1e3, causal=True, mask="bool", mask_shape="plain", softcap=5.0),
     PLAIN.but(queries=10, keys=10, magnitude=1e5, mask="additive", mask_shape="shared", causal=True),
     PLAIN.but(queries=10, keys=10, magnitude=1e-3, causal=True, sinks=True, window=1),
     PLAIN.but(queries=10, keys=10, inputs="shifted", causal=True, mask="bool", scale=1.0),
     PLAIN.but(queries=1, keys=1, batch=1, heads=1, kv_heads=1, width=1, value_width=1, causal=True),
     PLAIN.but(queries=2, keys=2, batch=1, width=80, value_width=80, mask="bool", pattern="ones", causal=True, window=2),
-    PLAIN.but(queries=9, keys=9, mask="additive", pattern="ones", causal=True, layout="transposed"),
+    PLAIN.but(queries=9, keys=9, mask="additive", pattern="ones", causal=True, layout="transposed", segments=True, blocks=True),
     PLAIN.but(queries=8, keys=8, mask="bool", pattern="empty", heads=4, kv_heads=2),
     PLAIN.but(queries=8, keys=8, mask="additive", pattern="empty", inputs="outliers"),
     PLAIN.but(queries=3, keys=130, batch=2, heads=4, kv_heads=2, causal=True, inputs="outliers", value_width=16, width=64, window=65),
@@ -120,6 +131,25 @@ def fitted(example: Example, claims: OperatorClaims) -> Example:
         changes["sinks"] = False
     if claims.position_bias != "argument":
         changes["bias"] = False
+    paired = claims.rotary or any(getattr(claims, name) and getattr(example, name) for name in ("segments", "blocks", "decay"))
+    if paired:
+        changes["queries"] = example.keys
+    for name in ("segments", "blocks", "decay"):
+        if not getattr(claims, name) or (name == "blocks" and not causal):
+            changes[name] = False
+    if claims.rotary:
+        least = 2 * (claims.rotary_axes or 1)
+        changes["width"] = max(least, example.width + example.width % 2)
+    else:
+        changes["places"] = False
+    if claims.qk_norm:
+        # below, the norm's epsilon would be seen, and a norm of one channel is a sign
+        changes["magnitude"] = max(example.magnitude, 1.0)
+        changes["width"] = max(changes.get("width", example.width), 4)
+    if example.decay and claims.decay and changes.get("mask", example.mask) != "none":
+        # only of padding it is clear which steps do not decay
+        changes["mask_shape"], changes["mask"] = "padding", "bool" if "bool" in (claims.mask or ()) else "none"
+        changes["pattern"] = "random" if example.pattern == "empty" else example.pattern
     if claims.dtypes and example.dtype not in claims.dtypes:
         changes["dtype"] = claims.dtypes[0]
     return example.but(**changes)

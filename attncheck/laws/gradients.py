@@ -67,6 +67,11 @@ def float64_autograd(trial: Trial) -> None:
         float(weight.abs().max()) * min(N, 8),
         through,
     )
+    if trial.claims.qk_norm:
+        # their size is divided out, and that of the gradient grows as they are small
+        roots = [tensor.double().square().mean(-1).sqrt().amin().clamp(min=1e-6) for tensor in (trial.query, trial.key)]
+        wide = through * scale * trial.query.shape[-1] ** 0.5
+        sizes = (wide / float(roots[0]), wide / float(roots[1]) * min(N, 8), *sizes[2:])
     for name, a, b, size in zip(("query", "key", "value", "position_bias"), found, wanted, sizes, strict=False):
         every = torch.ones(a.shape[:-1], dtype=torch.bool)
         trial.agree(a, b, epsilon * sharp * size, f"gradient of {name}, against float64 autograd of the formula", rows=every)
@@ -114,6 +119,8 @@ def unread(trial: Trial) -> None:
     seen = trial.visible.any(-2)
     group = trial.query.shape[1] // trial.key.shape[1]
     read = seen.view(seen.shape[0], trial.key.shape[1], group, -1).any(2)
+    if trial.claims.qk_norm == "width":
+        read = read.any(1, keepdim=True).expand_as(read)
     if bool(read.all()):
         raise skip("every key is read")
     leaves = [tensor.detach().clone().requires_grad_() for tensor in (trial.query, trial.key, trial.value)]
@@ -139,7 +146,7 @@ def finite_difference(trial: Trial) -> None:
     if trial.example.magnitude > 1 or trial.example.inputs != "gaussian":
         raise skip("difference quotients need scores of ordinary size")
     options: dict[str, Any] = {
-        name: given.double() if isinstance(given, torch.Tensor) and given.dtype != torch.bool else given
+        name: given.double() if isinstance(given, torch.Tensor) and given.is_floating_point() else given
         for name, given in trial.options.items()
     }
     leaves = [tensor.detach().double().clone().requires_grad_() for tensor in (trial.query, trial.key, trial.value)]

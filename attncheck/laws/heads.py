@@ -11,7 +11,11 @@ def _alike(claims: OperatorClaims) -> str | None:
     return "claims.position_bias is alibi, which tells heads apart" if claims.position_bias == "alibi" else None
 
 
-@law("independence", family="heads")
+def _apart(claims: OperatorClaims) -> str | None:
+    return "claims.qk_norm is width, which joins heads" if claims.qk_norm == "width" else None
+
+
+@law("independence", family="heads", needs=_apart)
 def independence(trial: Trial) -> None:
     """Changing one head's keys and values changes only the query heads that read them."""
     if trial.key.shape[1] < 2:
@@ -51,6 +55,8 @@ def permutation(trial: Trial) -> None:
     for name in ("sinks", "position_bias"):
         if options.get(name) is not None:
             options[name] = options[name][queries]
+    if options.get("decay") is not None:
+        options["decay"] = options["decay"][:, queries]
     found = trial.call(trial.query[:, queries], trial.key[:, order], trial.value[:, order], **options)
     trial.agree(
         found, trial.output[:, queries], 2 * trial.tolerance()[:, queries], "output of permuted heads", rows=trial.rows()[:, queries]

@@ -78,6 +78,8 @@ def _unread(trial: Trial) -> tuple[int, Tensor]:
     for rows in (N, max(1, (N + 1) // 2), 1):
         read = seen[..., :rows, :].any(-2)
         read = read.view(read.shape[0], trial.key.shape[1], groups, -1).any(2)
+        if trial.claims.qk_norm == "width":  # a key enters the norm of all heads
+            read = read.any(1, keepdim=True).expand_as(read)
         if not bool(read.all()):
             return rows, ~read
     return 0, torch.zeros(0)
@@ -136,6 +138,7 @@ def forms(trial: Trial) -> None:
     """A broadcast mask gives what the same mask gives when written out in full, as booleans and as −inf or the dtype's least number."""
     import torch
 
+    trial = trial.but(decay=False)  # which heeds masks of padding alone
     trial = trial if trial.options.get("attn_mask") is not None else trial.but(mask=(trial.claims.mask or ("bool",))[0], causal=False)
     mask = trial.options.get("attn_mask")
     if mask is None:

@@ -16,20 +16,9 @@ if TYPE_CHECKING:
     from attncheck.laws.trial import Trial
 
 FAMILIES = (
-    "reference",
-    "values",
-    "masks",
-    "heads",
-    "batch",
-    "causal",
-    "window",
-    "scores",
-    "shapes",
-    "gradients",
-    "determinism",
-    "returns",
-    "compiled",
-)
+    "reference", "values", "masks", "heads", "batch", "causal", "window", "scores", "shapes", "gradients", "determinism", "returns",
+    "packing", "blocks", "decay", "rotary", "norm", "shards", "budget", "quantised", "convert", "compiled",
+)  # fmt: skip
 """Modules of attncheck.laws, cheapest and most telling first."""
 
 Needs = Callable[["OperatorClaims"], str | None]

@@ -52,7 +52,9 @@ def splits_merge(trial: Trial) -> None:
     """Attention over parts of the keys, merged by log-sum-exp, is attention over all, for 2 and 3 parts."""
     import torch
 
-    trial = trial.but(causal=False, mask="none", window=None, sinks=False)
+    trial = trial.but(causal=False, mask="none", window=None, sinks=False, segments=False)
+    if trial.claims.rotary:
+        raise skip("claims.rotary takes as many queries as keys")
     M = trial.key.shape[-2]
     if M < 3 or trial.claims.causal is True or trial.example.bias or trial.claims.window == 1 or not bool(trial.visible.all()):
         raise skip("parts of the keys cannot be attended alone")

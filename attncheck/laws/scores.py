@@ -25,7 +25,11 @@ def default_scale(trial: Trial) -> None:
     trial.agree(found, trial.output, 2 * trial.tolerance(), f"output with scale={trial.claims.scale}, against none given")
 
 
-@law("given_scale", family="scores", needs=claimed("scale"), sweeps=True)
+def _scaled(claims: OperatorClaims) -> str | None:
+    return "claims.qk_norm undoes what the query is multiplied with" if claims.qk_norm else claimed("scale")(claims)
+
+
+@law("given_scale", family="scores", needs=_scaled, sweeps=True)
 def given_scale(trial: Trial) -> None:
     """A scale that is given acts as if the query had been multiplied by it."""
     if not accepts(trial.operator, "scale"):

@@ -10,6 +10,11 @@ from attncheck.laws.example import INPUTS, LAYOUTS, MASK_SHAPES, MASKS, PATTERNS
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)
 WIDTHS = (1, 2, 3, 8, 11, 16, 32, 64)
 HEADS = ((1, 1), (2, 1), (3, 3), (6, 2), (6, 3), (5, 5), (8, 2), (4, 4), (7, 1), (10, 5), (12, 3))
+WORDS = (
+    "layout", "inputs", "mask", "pattern", "mask_shape", "window", "softcap", "sinks", "bias", "segments", "blocks", "decay", "places",
+    "scale", "magnitude", "causal",
+)  # fmt: skip
+"""Fields of an example that are simplest as PLAIN has them."""
 MAGNITUDES = (1e-3, 0.1, 1.0, 1.0, 5.0, 40.0, 1e3, 1e5)
 
 
@@ -43,6 +48,10 @@ def drawn(claims: OperatorClaims, seed: int, count: int) -> list[Example]:
         softcap=st.sampled_from((None, 0.5, 2.0, 30.0)),
         sinks=st.booleans(),
         bias=st.booleans(),
+        segments=st.booleans(),
+        blocks=st.booleans(),
+        decay=st.booleans(),
+        places=st.booleans(),
         scale=st.sampled_from((None, 0.05, 1.0)),
     )
 
@@ -66,7 +75,7 @@ def drawn(claims: OperatorClaims, seed: int, count: int) -> list[Example]:
 
 def _smaller(example: Example) -> Iterator[Example]:
     """Simpler examples, the largest steps first."""
-    for name in ("layout", "inputs", "mask", "pattern", "mask_shape", "window", "softcap", "sinks", "bias", "scale", "magnitude", "causal"):
+    for name in WORDS:
         if getattr(example, name) != getattr(PLAIN, name):
             yield example.but(**{name: getattr(PLAIN, name)})
     for name in ("queries", "keys", "width", "value_width", "batch"):

@@ -66,6 +66,18 @@ def lines(example: Example, claims: OperatorClaims) -> list[str]:
         text.append(f"options['sinks'] = torch.randn({e.heads}, generator=g){dtype}")
     if e.bias:
         text.append(f"options['position_bias'] = torch.randn({e.heads}, {e.queries}, {e.keys}, generator=g){dtype}")
+    # rows of the batch differ in all of these
+    if e.segments:
+        text.append(f"options['segment_ids'] = (torch.arange({e.keys}) + torch.arange({e.batch})[:, None]) // 5")
+    if e.blocks:
+        text += [f"b = (torch.arange({e.keys}) + torch.arange({e.batch})[:, None]) // 3", "options['block_ids'] = b * (b % 2)"]
+    if e.decay:
+        text.append(f"options['decay'] = -0.3 * torch.rand({e.batch}, {e.heads}, {e.keys}, generator=g){dtype}")
+    if e.places:
+        # more than shifted, which would change nothing
+        text.append(f"p = torch.arange({e.keys}) * (1 + torch.arange({e.batch})[:, None] % 2) + 3 * torch.arange({e.batch})[:, None]")
+        axes = claims.rotary_axes or 1
+        text.append("options['position_ids'] = " + ("p" if axes == 1 else f"torch.stack([p, p // 2, p % 5] * {axes}, -1)[..., :{axes}]"))
     return text
 
 

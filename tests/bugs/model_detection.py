@@ -49,7 +49,9 @@ Reported bugs of whole models, each as one changed step of a tiny model of trans
 and the right one once, on [2, 12] tokens without padding or cache, and compares what comes back. No law knows of any of these mutants,
 but the laws were developed beside them. The first run caught three fewer: one model did not run in float64, and the laws, which took
 their tolerance from there, said nothing of it (they now move its weights by a unit in the last place instead); the other two mutants did
-not act, or hid the model's arguments, and were rewritten.
+not act, or hid the model's arguments, and were rewritten. Of the three that came later (sc-04, sc-05, sw-11) sw-11 was missed at first,
+since the law of reach left out encoders, and the scale of a configuration had no law. The segments of sw-11's vision layers are windows of
+an encoder of text here.
 
 | bug | what goes wrong | first law broken | plain comparison |
 |---|---|---|---|

@@ -6,6 +6,7 @@ to the row's condition: where the row says that ordinary calls hide it, ordinary
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ import transformers as tf
 import zoo
 from torch import Tensor
 from transformers import AttentionInterface
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface, create_bidirectional_mask
 
 BASE = {
     "causal": True,
@@ -559,6 +560,57 @@ def cut_encoder() -> Any:
             return super().forward(input_ids=None, attention_mask=mask, encoder_outputs=(states,), **rest)
 
     return becoming(zoo.build("bart"), Cut)
+
+
+def latent(kind: type) -> Any:
+    return becoming(zoo.build("deepseek_v3"), kind)
+
+
+class Scaled(tf.DeepseekV3ForCausalLM):
+    """Every layer's scale passes through `scale`, in models that are built from its configuration as well."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.self_attn.scaling = self.scale(layer.self_attn, config.rope_parameters)
+
+    def scale(self, attention, rope):
+        return attention.scaling
+
+
+class NoYarnFactor(Scaled):
+    def scale(self, attention, rope):
+        return attention.qk_head_dim**-0.5
+
+
+class OtherField(Scaled):
+    def scale(self, attention, rope):
+        if not rope.get("mscale"):
+            return attention.scaling
+        return attention.qk_head_dim**-0.5 * (0.1 * rope["mscale"] * math.log(rope["factor"]) + 1) ** 2
+
+
+mutant("sc-04", "the factor of yarn is missing in the scale of latent attention", scale=True)(lambda: latent(NoYarnFactor))
+mutant("sc-05", "the scale of latent attention reads mscale, not mscale_all_dim, which are mostly the same", scale=True)(
+    lambda: latent(OtherField)
+)
+
+
+def modern(**changes: Any) -> Any:
+    return zoo.build("modernbert", **changes)
+
+
+@mutant("sw-11", "layers with a window of 17 reach as far as the others, which shows in longer inputs only", causal=False, cache=None,
+        positional=None, rotary=None, window=[None, 17], right=modern)  # fmt: skip
+def whole_segments() -> Any:
+    class Whole(tf.ModernBertModel):
+        def forward(self, input_ids=None, attention_mask=None, **rest):
+            states = self.embeddings(input_ids=input_ids, inputs_embeds=rest.get("inputs_embeds"))
+            mask = create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=attention_mask)
+            both = dict.fromkeys(("full_attention", "sliding_attention"), mask)
+            return super().forward(input_ids=input_ids, attention_mask=both, **rest)
+
+    return becoming(modern(), Whole)
 
 
 @mutant("ob-03", "attentions are asked for and none come", returns=["attentions"])

@@ -36,14 +36,17 @@ class Mutant:
     what: str
     kernel: type[Kernel]
     claims: dict[str, Any] = field(hash=False)
+    right: type[Kernel] | None = None
+    """What it is a copy of, where that does more than torch's own."""
 
 
 MUTANTS: list[Mutant] = []
 
 
-def bug(row: str, claims: dict[str, Any] = FULL) -> Any:
+def bug(row: str, claims: dict[str, Any] | None = None, right: type[Kernel] | None = None) -> Any:
     def register(kernel: type[Kernel]) -> type[Kernel]:
-        MUTANTS.append(Mutant(row, (kernel.__doc__ or "").split("\n")[0].rstrip("."), kernel, claims))
+        made = claims or getattr(kernel, "claims", FULL)
+        MUTANTS.append(Mutant(row, (kernel.__doc__ or "").split("\n")[0].rstrip("."), kernel, made, right))
         return kernel
 
     return register

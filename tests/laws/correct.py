@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bugs"))
 
 from kernel import Kernel
+from kinds import KINDS
 
 SOFTMAX: dict[str, Any] = {
     "causal": "flag", "alignment": "top_left", "mask": ["bool", "additive"], "normalised": True, "nonnegative": True, "scale": "1/sqrt(d)",
@@ -220,3 +221,78 @@ class HalfKernel(Kernel):
 @correct({**SOFTMAX, "scale": "1/d", "alignment": None})
 def scaled_by_width(query: Tensor, key: Tensor, value: Tensor, scale: float | None = None, **options: Any) -> Tensor:
     return scaled_dot_product_attention(query, key, value, scale=1 / query.shape[-1] if scale is None else scale, **options)
+
+
+@correct({**SOFTMAX, "mask": None, "gqa": True, "segments": "argument"})
+def document_by_document(
+    query: Tensor, key: Tensor, value: Tensor, segment_ids: Tensor | None = None, is_causal: bool = False, **options: Any
+) -> Tensor:
+    """Each document of each row by a call of its own, as kernels of cumulative lengths do."""
+    if segment_ids is None:
+        return scaled_dot_product_attention(query, key, value, is_causal=is_causal, **options)
+    rows = []
+    for q, k, v, ids in zip(query, key, value, segment_ids, strict=True):
+        lengths = ids.unique_consecutive(return_counts=True)[1].tolist()
+        parts = zip(*(tensor[None].split(lengths, -2) for tensor in (q, k, v)), strict=True)
+        rows.append(torch.cat([scaled_dot_product_attention(*part, is_causal=is_causal, **options) for part in parts], -2))
+    return torch.cat(rows)
+
+
+@correct({**SOFTMAX, "mask": None, "rotary": "interleaved", "positional": "relative"})
+def rotary_by_complex_numbers(query: Tensor, key: Tensor, value: Tensor, position_ids: Tensor | None = None, **options: Any) -> Tensor:
+    """Neighbouring channels are a complex number, which is turned."""
+    places = torch.arange(query.shape[-2])[None] if position_ids is None else position_ids
+    width = query.shape[-1]
+    angle = places[:, None, :, None].double() * 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    turn = torch.polar(torch.ones_like(angle), angle)
+
+    def rotated(tensor: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(tensor.double().unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * turn).flatten(-2).to(tensor.dtype)
+
+    return scaled_dot_product_attention(rotated(query), rotated(key), value, **options)
+
+
+@correct({**SOFTMAX, "causal": True, "mask": None, "budget": "argument"})
+def keeps_the_latest(query: Tensor, key: Tensor, value: Tensor, ratio: Any = None, scale: float | None = None) -> Any:
+    """The oldest keys go; what is left stays where it was."""
+    if ratio is None:
+        return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+    M = left = key.shape[-2]
+    for share in ratio if isinstance(ratio, tuple) else (ratio,):
+        left = max(1, round(left * (1 - share)))
+    first = M - left
+    seen = torch.arange(query.shape[-2])[:, None] >= torch.arange(first, M)
+    output = scaled_dot_product_attention(query, key[..., first:, :], value[..., first:, :], attn_mask=seen, scale=scale)
+    return output, (torch.arange(M) >= first).expand(key.shape[:-1])
+
+
+@correct({**SOFTMAX, "gqa": True, "quantised": ["int8", "float8_e4m3fn", "float8_e5m2"]})
+def factors_in_the_scores(
+    query: Tensor, key: Tensor, value: Tensor, k_descale: Tensor | None = None, v_descale: Tensor | None = None, **options: Any
+) -> Tensor:
+    """The key's factor is multiplied into the query, that of the value into the output."""
+    if k_descale is None or v_descale is None:
+        return scaled_dot_product_attention(query, key, value, **options)
+    group = query.shape[1] // key.shape[1]
+    k_factor, v_factor = (factor.repeat_interleave(group, 1)[..., None, None] for factor in (k_descale, v_descale))
+    return scaled_dot_product_attention(query * k_factor, key.to(query.dtype), value.to(query.dtype), **options) * v_factor
+
+
+@correct({"causal": True, "decay": "argument", "linear_in_values": True, "deterministic": ["forward"], "differentiable": True,
+          "scale": "1/sqrt(d)", "alignment": "top_left"})  # fmt: skip
+def linear_recurrence(query: Tensor, key: Tensor, value: Tensor, decay: Tensor | None = None, scale: float | None = None) -> Tensor:
+    """No softmax: a state that decays, key by key."""
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    state = query.new_zeros(*query.shape[:2], query.shape[-1], value.shape[-1])
+    outputs = []
+    for i in range(query.shape[-2]):
+        if decay is not None:
+            state = state * decay[..., i, None, None].exp()
+        if i < key.shape[-2]:
+            state = state + key[..., i, :, None] * value[..., i, None, :]
+        outputs.append(query[..., i, None, :] @ state * scale)
+    return torch.cat(outputs, -2)
+
+
+OPERATORS.update({kind.__name__: (kind(), kind.claims) for kind in KINDS})

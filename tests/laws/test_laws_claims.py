@@ -25,6 +25,14 @@ from attncheck.core.claims import ClaimError, OperatorClaims
         ({"reference": "softmax", "linear_in_values": False}, "linear"),
         ({"lse": "natural"}, "returns: output+lse"),
         ({"mask_with_causal": "allowed", "causal": True}, "without mask"),
+        ({"rotary_axes": 2}, "without rotary"),
+        ({"rotary": "half", "rotary_axes": "argument"}, "whole number above 0"),
+        ({"rotary": "half", "positional": "none"}, "rotary or decay"),
+        ({"blocks": "argument"}, "blocks without causal"),
+        ({"decay": "argument", "causal": "flag"}, "causal: true"),
+        ({"evicts": "least_weight"}, "without budget"),
+        ({"quantised": ["int4"]}, "some of 'int8'"),
+        ({"layouts": [3]}, "allowed: names"),
     ],
 )
 def test_wrong_claims_are_refused(claims, told):

@@ -21,7 +21,7 @@ def test_a_correct_operator_is_not_flagged(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(1, 21))
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_correct_operator_is_not_flagged_in_other_seeds(name, seed):
-    assert not flagged(name, seed, examples=20)
+    assert not flagged(name, seed, examples=4)

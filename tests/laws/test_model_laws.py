@@ -28,11 +28,12 @@ DECODER = {
     "deterministic": ["forward", "backward"],
     "dropout": "none",
     "returns": ["eager_attentions", "hidden_states"],
+    "scale": True,
 }
 ENCODER = {"causal": False, "cache": None, "positional": "absolute", "rotary": None}
 DIFFERENT = {
     "gpt2": {"positional": "absolute", "rotary": None},
-    "gpt_neo": {"positional": "absolute", "rotary": None, "implementations": None, "cache": ["dynamic"]},
+    "gpt_neo": {"scale": None, "positional": "absolute", "rotary": None, "implementations": None, "cache": ["dynamic"]},
     "bloom": {"rotary": None, "cache": ["dynamic"], "implementations": None},
     "mpt": {"rotary": None, "implementations": None},
     "gpt_oss": {"implementations": None},
@@ -42,7 +43,8 @@ DIFFERENT = {
     "albert": ENCODER,
     "deberta-v2": {**ENCODER, "positional": None, "implementations": None, "padding": ["right"]},
     "bart": {"padding": ["right"], "cache": ["dynamic"], "positional": "absolute", "rotary": None},
-    "t5": {"cache": ["dynamic"], "rotary": None},
+    "modernbert": {"causal": False, "cache": None, "window": [None, 17]},
+    "t5": {"scale": None, "cache": ["dynamic"], "rotary": None},
 }
 """What these architectures do not promise, or promise beyond the others."""
 FAULTY = ("falcon",)
@@ -176,8 +178,16 @@ def test_every_law_has_an_id_of_its_own_and_a_sentence():
             "original_max_position_embeddings": 64,
         },
         {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64},
+        {
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+            "mscale": 0.7,
+            "mscale_all_dim": 1.3,
+        },
     ],
-    ids=lambda rope: rope["rope_type"],
+    ids=lambda rope: rope["rope_type"] + ("-mscale" if "mscale" in rope else ""),
 )
 def test_the_rotary_table_is_transformers_own(rope):
     config = transformers.LlamaConfig(**{**zoo.LLAMA, "head_dim": 32}, rope_parameters=rope)

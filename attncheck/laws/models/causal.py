@@ -11,6 +11,8 @@ from attncheck.laws.registry import LawViolation, NotApplicable
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from attncheck.core.model_claims import ModelClaims
+
 
 @model_law("future", family="causal", needs=claims("causal=True"))
 def future(trial: ModelTrial) -> None:
@@ -104,7 +106,11 @@ def _reach(trial: ModelTrial, number: int, source: int) -> Tensor:
     return (found.layers[number] - trial.plain.layers[number]).double().abs()
 
 
-@model_law("reach", family="causal", needs=claims("causal"))
+def _either(claimed: ModelClaims) -> str | None:
+    return "claims.causal is not claimed" if claimed.causal is None else None
+
+
+@model_law("reach", family="causal", needs=_either)
 def reach(trial: ModelTrial) -> None:
     """Each block alone lets a token reach just the places that the claims allow it: those after it, within the window where one is
     claimed, and each distance among them at least once."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from attncheck.laws.models.example import PLAIN, ModelExample, fitted
 from attncheck.laws.models.gradients import LARGEST
-from attncheck.laws.models.registry import model_law
+from attncheck.laws.models.registry import claims, model_law
 from attncheck.laws.models.subject import Subject
 from attncheck.laws.models.trial import ModelTrial, lines
 from attncheck.laws.registry import LawViolation, NotApplicable
@@ -35,6 +35,15 @@ FIELDS: tuple[dict[str, Any], ...] = (
     {"partial_rotary_factor": 0.5},
     {"rope_parameters": {"rope_type": "linear", "factor": 3.0}},
     {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
+    {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "mscale": 0.7,
+            "mscale_all_dim": 1.3,
+        }
+    },
     {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
 )
 SMALL = {"num_hidden_layers": 2, "n_layer": 2, "intermediate_size": 64}
@@ -126,6 +135,7 @@ def _laws() -> list[tuple[str, Callable[[ModelTrial], None]]]:
     names = (
         "model-causal-future", "model-padding-none", "model-batch-alone", "model-implementations-agree", "model-cache-stepwise",
         "model-cache-chunks", "model-cache-static", "model-positions-rotary_table", "model-extras-attentions",
+        "model-configuration-scale",
     )  # fmt: skip
     return [(name, MODEL_LAWS[name].check) for name in names]
 
@@ -189,6 +199,14 @@ def fields(trial: ModelTrial) -> None:
     held = [_held(trial, changes, other) for changes, other in _relatives(trial, FIELDS)]
     if not sum(held):
         raise NotApplicable("the configuration has none of these fields")
+
+
+@model_law("scale", family="configuration", needs=claims("scale"), once=True)
+def scale(trial: ModelTrial) -> None:
+    """Scores are multiplied with what the configuration says, in every layer."""
+    from attncheck.laws.models.scaling import check
+
+    check(trial)
 
 
 @model_law("matter", family="configuration", once=True)

@@ -2,7 +2,8 @@
 
 An angle is position · θ^(-2i/d) with d rotated channels, i = 0 … d/2 - 1, and is stretched as `rope_type` says:
 linear divides by `factor`; llama3 (Llama 3.1 report, section 3.4) and yarn (Peng et al. 2023, arXiv:2309.00071, equations 17 to 23)
-divide slow channels only; yarn multiplies the table by 0.1·ln(factor) + 1.
+divide slow channels only; yarn multiplies the table by 0.1·ln(factor) + 1, or
+by the ratio of that with `mscale` to that with `mscale_all_dim`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from attncheck.laws.models.scaling import magnitude
 from attncheck.laws.registry import LawViolation, NotApplicable
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ def frequencies(rope: Mapping[str, Any], width: int, longest: int) -> tuple[list
             found.append(mix * f + (1 - mix) * f / factor)
         return found, 1.0
     if kind == "yarn":
-        if any(rope.get(name) for name in ("mscale", "mscale_all_dim")) or rope.get("truncate") is False:
-            raise NotApplicable("yarn with mscale fields or without truncation is not written down")
+        if rope.get("truncate") is False:
+            raise NotApplicable("yarn without truncation is not written down")
         old = float(rope.get("original_max_position_embeddings") or longest)
 
         def channel(turns: float) -> float:
@@ -54,8 +56,12 @@ def frequencies(rope: Mapping[str, Any], width: int, longest: int) -> tuple[list
         for i, f in enumerate(plain):
             slow = min(max((i - low) / span, 0.0), 1.0)
             found.append(f * (1 - slow) + f / factor * slow)
-        given = rope.get("attention_factor")
-        return found, float(given) if given is not None else (0.1 * math.log(factor) + 1 if factor > 1 else 1.0)
+        given, mscales = rope.get("attention_factor"), (rope.get("mscale"), rope.get("mscale_all_dim"))
+        if given is not None:
+            return found, float(given)
+        if all(mscales):
+            return found, magnitude(factor, float(mscales[0] or 0)) / magnitude(factor, float(mscales[1] or 0))
+        return found, magnitude(factor, 1.0)
     raise NotApplicable(f"rope_type {kind!r} is not written down")
 
 
