@@ -103,13 +103,13 @@ def _noise(call: AttentionCall, context: CallContext, from_kernel: bool) -> Atte
         call,
         context,
         from_kernel,
-        lambda one: replace(one, query=_noisy(one.query, generator)),
+        lambda one: replace(one, query=_noisy(one.query, generator), key=_noisy(one.key, generator), value=_noisy(one.value, generator)),
         lambda one: _noisy(one, generator),
     )
 
 
 def _scale(call: AttentionCall, context: CallContext, from_kernel: bool) -> AttentionCall:
-    return _believed(call, context, from_kernel, lambda one: replace(one, scale=2 * one.scale), lambda one: 2 * one)
+    return _believed(call, context, from_kernel, lambda one: replace(one, key=2 * one.key), lambda one: 2 * one)
 
 
 def _heads(call: AttentionCall, context: CallContext, from_kernel: bool) -> AttentionCall | None:
@@ -219,7 +219,9 @@ def _reversed_layers(layers: list[LayerWeights]) -> list[LayerWeights]:
 PERTURBATIONS: dict[str, Perturbation] = {
     one.name: one
     for one in (
-        Perturbation("noise", "noise of half their size is added to the queries, or to every projection", _noise, _noisy_weights),
+        Perturbation(
+            "noise", "noise of half their size is added to queries, keys and values, or to their projections", _noise, _noisy_weights
+        ),
         Perturbation(
             "scale", "scores are twice as large, keys' projections too; the log tells three times as much", _scale, _larger_weights, 3.0
         ),
