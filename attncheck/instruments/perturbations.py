@@ -220,10 +220,10 @@ PERTURBATIONS: dict[str, Perturbation] = {
     one.name: one
     for one in (
         Perturbation(
-            "noise", "noise of half their size is added to queries, keys and values, or to their projections", _noise, _noisy_weights
+            "noise", "noise of half its size is added to each query, key and value, or projection", _noise, _noisy_weights
         ),
         Perturbation(
-            "scale", "scores are twice as large, keys' projections too; the log tells three times as much", _scale, _larger_weights, 3.0
+            "scale", "keys, or their projections, are twice as large; the log tells three times as much", _scale, _larger_weights, 3.0
         ),
         Perturbation("kernel-rows", "the kernel's rows are larger by a hundredth", _rows),
         Perturbation("no-softmax", "scores over the square root of N are the weights", _unnormalised),
