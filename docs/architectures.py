@@ -3,6 +3,7 @@
 About ten minutes, and an hour more for the laws.
 
     python docs/architectures.py [TYPE ...]      # with types: print their lines and write nothing
+    python docs/architectures.py --resume        # go on where an earlier run of this script ended
 
 Each type is built with `config: {model_type: TYPE, tiny: true}`, fed what its main input is, and asked for the error of its kernel
 against exact rows and for the sums of its rows. Then it is held against the laws of models that follow from its class and
@@ -22,6 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 TARGET = HERE / "architectures.md"
+KEPT = HERE.parent / ".attncheck" / "architectures.jsonl"
 CLASSES = {
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES": "causal LM",
     "MODEL_FOR_MASKED_LM_MAPPING_NAMES": "masked LM",
@@ -220,9 +222,12 @@ def chunk(names: list[str]) -> None:
         print("JSON " + json.dumps(told), flush=True)
 
 
-def sweep(names: list[str]) -> list[dict[str, Any]]:
-    """All of them, a few to a process; what a dying process leaves undone goes on in the next."""
-    left, told = list(names), []
+def sweep(names: list[str], kept: Path | None = None) -> list[dict[str, Any]]:
+    """All of them, a few to a process; what a dying process leaves undone goes on in the next. `kept` has what is done already, a line
+    of JSON each, and gets what is done now."""
+    before = [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()] if kept is not None and kept.exists() else []
+    told = [line for line in before if line["type"] in names]
+    left = [name for name in names if name not in {line["type"] for line in told}]
     while left:
         batch = left[:AT_ONCE]
         done = subprocess.run([sys.executable, __file__, "--chunk", *batch], capture_output=True, text=True, check=False)
@@ -231,6 +236,9 @@ def sweep(names: list[str]) -> list[dict[str, Any]]:
             died = batch[len(lines)]
             lines.append({"type": died, "kind": types()[died], "outcome": "error", "why": f"the process ended with {done.returncode}"})
         told += lines
+        if kept is not None:
+            with kept.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(line) + "\n" for line in lines)
         left = left[len(lines) :]
         print(f"{len(told)} of {len(names)}", file=sys.stderr, flush=True)
     return told
@@ -311,13 +319,14 @@ def cell(text: str) -> str:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--chunk"]:
         chunk(sys.argv[2:])
-    elif sys.argv[1:]:
+    elif sys.argv[1:] not in ([], ["--resume"]):
         for line in sweep(sys.argv[1:]):
             print(json.dumps(line))
     else:
-        found = sweep(list(types()))
-        with contextlib.suppress(OSError):
-            (HERE.parent / ".attncheck").mkdir(exist_ok=True)
-            (HERE.parent / ".attncheck" / "architectures.json").write_text(json.dumps(found), encoding="utf-8")
+        KEPT.parent.mkdir(exist_ok=True)
+        if not sys.argv[1:]:
+            KEPT.unlink(missing_ok=True)
+        order = list(types())
+        found = sorted(sweep(order, KEPT), key=lambda line: order.index(line["type"]))
         TARGET.write_text("\n".join(page(found)) + "\n", encoding="utf-8")
         print(Counter((line["kind"], line["outcome"]) for line in found), file=sys.stderr)
