@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from attncheck.core.definitions import Request
 from attncheck.core.registry import Entry, Registry
 
 Reads = Literal["rows", "columns", "probe", "call", "weights", "hidden", "log"]
@@ -64,10 +65,12 @@ def observable(
     whole_head: bool = False,
     finish: Callable[..., Any] | None = None,
     packs: Callable[..., Mapping[str, Any]] | None = None,
+    finer: Callable[..., Request | None] | None = None,
 ) -> Callable[[F], F]:
     """Register an observable. Its docstring's first sentence is what `attncheck explain` prints; formula, shapes and source follow.
 
-    `whole_head`: needs all rows of a head at once (an SVD), so it is priced apart and refused for long inputs.
+    `whole_head`: needs all rows of a head at once (an SVD), so it is priced apart and refused for long inputs. `finer(**arguments)`: of
+    one that gives intervals, what decides where they do not, or None where nothing finer is to be had.
     """
 
     def register(function: F) -> F:
@@ -88,6 +91,7 @@ def observable(
                     "whole_head": whole_head,
                     "finish": finish,
                     "packs": packs,
+                    "finer": finer,
                     "extra_parameters": extra,
                 },
             )

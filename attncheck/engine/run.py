@@ -14,6 +14,7 @@ from attncheck.core.errors import MeasurementError
 from attncheck.engine.cache import Cache
 from attncheck.engine.faults import Fault
 from attncheck.engine.plan import Defaults
+from attncheck.engine.refine import decided
 from attncheck.engine.store import Outcome, Record, Store
 
 if TYPE_CHECKING:
@@ -93,7 +94,10 @@ class Run:
             read.append(pass_key)
             return self.fetch(pass_key, request)
 
-        verdict = judge(case, fetch, self.options.root, load=self._load, thorough=self.options.thorough)
+        def once(case: Case) -> Verdict:
+            return judge(case, fetch, self.options.root, load=self._load, thorough=self.options.thorough)
+
+        verdict = decided(case, once)
         if verdict.passed and verdict.checked == 0:
             raise MeasurementError(f"{verdict.claim or case.property.name}: nothing was checked, and nothing passes vacuously")
         if case.must_fail:

@@ -173,13 +173,13 @@ class CallContext:
         more = [part[batch, kv_head].to(dtype) for part in (self.checks, self.combined) if part is not None]
         return torch.cat([fixed, *more], -1)
 
-    def weights(self, batch: int, head: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """[N, M] exact weights of one head. Raises MeasurementError past DENSE_LIMIT."""
+    def weights(self, batch: int, head: int, dtype: torch.dtype = torch.float32, *, longest: int = DENSE_LIMIT) -> Tensor:
+        """[N, M] exact weights of one head. Raises MeasurementError past `longest` tokens."""
         from attncheck.instruments.rows import tiles
 
-        if max(self.queries, self.keys) > DENSE_LIMIT:
+        if max(self.queries, self.keys) > longest:
             raise MeasurementError(
-                f"needs whole attention matrices, which are built up to {DENSE_LIMIT} tokens only; the input has {self.queries}"
+                f"needs whole attention matrices, which are built up to {longest} tokens only; the input has {self.queries}"
             )
         whole = torch.zeros(self.queries, self.keys, dtype=dtype, device=self.call.key.device)
         for tile in tiles(self, dtype, batches=(batch,), heads=(head,)):

@@ -219,9 +219,7 @@ def _reversed_layers(layers: list[LayerWeights]) -> list[LayerWeights]:
 PERTURBATIONS: dict[str, Perturbation] = {
     one.name: one
     for one in (
-        Perturbation(
-            "noise", "noise of half its size is added to each query, key and value, or projection", _noise, _noisy_weights
-        ),
+        Perturbation("noise", "noise of half its size is added to each query, key and value, or projection", _noise, _noisy_weights),
         Perturbation(
             "scale", "keys, or their projections, are twice as large; the log tells three times as much", _scale, _larger_weights, 3.0
         ),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from attncheck.core.definitions import Request
 from attncheck.core.observable import Value, observable
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def frobenius_norm(tile: Tile) -> Tensor:
     dims=("sample", "layer", "head"),
     source="doi:10.1080/03610918908812806",
     packs=lambda columns, alpha: {"signs": columns},
+    finer=lambda columns, alpha: Request("attention.frobenius_norm"),
 )
 def frobenius_estimate(probe: Probe, *, columns: Columns = 64, alpha: Chance = 1e-4) -> Value:
     """Frobenius norm of each head estimated through the model's own kernel, without its queries and keys, with an interval.
@@ -47,7 +49,8 @@ def frobenius_estimate(probe: Probe, *, columns: Columns = 64, alpha: Chance = 1
     Hutchinson's estimator on `columns` random signs z: |A|_F^2 = E |A z|^2, after the mass on the first key and the mean over the other
     visible keys are taken out, which leaves little to chance. The interval holds the norm of non-negative rows but for a probability of
     about `alpha` a head; with fewer than 60 columns, or with no spread among them, it is the bracket that holds without chance. For
-    kernels whose rows cannot be trusted, and as a second opinion on `attention.frobenius_norm`, which is exact.
+    kernels whose rows cannot be trusted, and as a second opinion on `attention.frobenius_norm`, which is exact and decides where this
+    one's interval does not.
     """
     import numpy as np
 

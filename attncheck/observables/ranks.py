@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from attncheck.core.definitions import Request
 from attncheck.core.observable import Value, observable
 
 if TYPE_CHECKING:
@@ -15,16 +17,25 @@ if TYPE_CHECKING:
     from attncheck.instruments.context import CallContext
 
 PLACE = ("sample", "layer", "head")
-Steps = Annotated[int, Field(ge=1, le=1000)]
+MOST_STEPS = 1000
+Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
+LONGEST = 4096
+"""Tokens up to which whole heads are written out, one at a time, where an estimate was asked to be exact."""
 Columns = Annotated[int, Field(ge=2, le=4096)]
 
 
-@observable("attention.spectral_norm", reads="call", dims=PLACE)
+def _more_steps(name: str) -> Callable[..., Request | None]:
+    """Four times the steps, up to the most that is allowed."""
+    return lambda steps: Request.of(name, {"steps": min(4 * steps, MOST_STEPS)}) if steps < MOST_STEPS else None
+
+
+@observable("attention.spectral_norm", reads="call", dims=PLACE, finer=_more_steps("attention.spectral_norm"))
 def spectral_norm(context: CallContext, *, steps: Steps = 10) -> Value:
     """Largest singular value of the attention matrix, as an interval.
 
     Power iteration through the kernel's own derivative; both ends hold without chance for non-negative weights: |A x| / |x| from below,
-    Collatz-Wielandt from above. A bound is judged on the side that decides. Each step costs about 3.5 attention calls.
+    Collatz-Wielandt from above. A bound is judged on the side that decides, and where none does, on four times the steps, up to 1,000.
+    Each step costs about 3.5 attention calls.
     """
     from attncheck.instruments.power import spectral_interval
 
@@ -32,7 +43,7 @@ def spectral_norm(context: CallContext, *, steps: Steps = 10) -> Value:
     return Value((lower + upper) / 2, ("sample", "head"), lower=lower, upper=upper)
 
 
-@observable("attention.stable_rank", reads="call", dims=PLACE)
+@observable("attention.stable_rank", reads="call", dims=PLACE, finer=_more_steps("attention.stable_rank"))
 def stable_rank(context: CallContext, *, steps: Steps = 10) -> Value:
     """Stable rank of the attention matrix, |A|_F^2 / sigma_max^2, as an interval; from 1 to N."""
     from attncheck.instruments.power import spectral_interval
@@ -43,13 +54,18 @@ def stable_rank(context: CallContext, *, steps: Steps = 10) -> Value:
     return Value((lower + upper) / 2, ("sample", "head"), lower=lower, upper=upper)
 
 
-@observable("attention.participation_ratio", reads="call", dims=PLACE)
-def participation_ratio(context: CallContext, *, columns: Columns = 60, seed: int = 0) -> Value:
+@observable(
+    "attention.participation_ratio",
+    reads="call",
+    dims=PLACE,
+    finer=lambda columns, seed, exact: None if exact else Request.of("attention.participation_ratio", {"exact": True}),
+)
+def participation_ratio(context: CallContext, *, columns: Columns = 60, seed: int = 0, exact: bool = False) -> Value:
     """Participation ratio of the squared singular values, |A|_F^4 / |A^T A|_F^2; from 1 to N.
 
     Exact up to 512 tokens. Beyond, |A^T A|_F^2 = E |A^T A z|^2 is estimated with `columns` random signs z through the kernel's
     derivative; the standard error is given, and with 60 columns or more an interval that errs with a probability of about 1e-4 a head,
-    by which a bound is judged.
+    by which a bound is judged. With `exact`, and where that interval does not decide, from whole heads, up to 4,096 tokens.
     """
     import numpy as np
     import torch
@@ -59,13 +75,13 @@ def participation_ratio(context: CallContext, *, columns: Columns = 60, seed: in
     from attncheck.instruments.power import Products
 
     squares = _squares(context)
-    if max(context.queries, context.keys) <= DENSE_LIMIT:
-        exact = np.empty(squares.shape)
+    if exact or max(context.queries, context.keys) <= DENSE_LIMIT:
+        ratios = np.empty(squares.shape)
         for b in range(context.batch):
             for h in range(context.call.heads):
-                weights = context.weights(b, h, torch.float64)[context.counts[b]]
-                exact[b, h] = squares[b, h] ** 2 / float((weights.T @ weights).square().sum())
-        return Value(exact, ("sample", "head"))
+                weights = context.weights(b, h, torch.float64, longest=LONGEST)[context.counts[b]]
+                ratios[b, h] = squares[b, h] ** 2 / float((weights.T @ weights).square().sum())
+        return Value(ratios, ("sample", "head"))
     products = Products(context)
     generator = torch.Generator().manual_seed(seed)
     norms: list[Tensor] = []
