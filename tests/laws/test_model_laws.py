@@ -121,7 +121,7 @@ def test_what_is_not_claimed_is_named_and_a_battery_of_nothing_is_loud():
     report = attncheck.verify_model(
         zoo.build("llama"), ModelClaims(batch=True), laws=["model-batch", "model-causal", "model-cache"], examples=0
     )
-    assert "not claimed, so not tested: causal, padding" in str(report)
+    assert "not claimed, so not tested: causal, window, padding" in str(report)
     assert not report
     assert "HARDLY ANYTHING WAS TESTED" in str(report)
 
