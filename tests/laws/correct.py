@@ -223,6 +223,13 @@ def scaled_by_width(query: Tensor, key: Tensor, value: Tensor, scale: float | No
     return scaled_dot_product_attention(query, key, value, scale=1 / query.shape[-1] if scale is None else scale, **options)
 
 
+@correct({**SOFTMAX, "mask": None, "deterministic": ["forward", "backward", "batch"]})
+def row_by_row(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    """Each row of the batch by a call of its own, so that no bit depends on how many there are."""
+    rows = zip(query, key, value, strict=True)
+    return torch.cat([scaled_dot_product_attention(*(tensor[None] for tensor in row), **options) for row in rows])
+
+
 @correct({**SOFTMAX, "mask": None, "gqa": True, "segments": "argument"})
 def document_by_document(
     query: Tensor, key: Tensor, value: Tensor, segment_ids: Tensor | None = None, is_causal: bool = False, **options: Any

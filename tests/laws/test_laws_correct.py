@@ -6,6 +6,8 @@ import pytest
 from correct import OPERATORS
 
 import attncheck
+from attncheck.core.claims import OperatorClaims
+from attncheck.laws.registry import laws
 
 
 def flagged(name: str, seed: int, examples: int) -> str:
@@ -18,6 +20,11 @@ def flagged(name: str, seed: int, examples: int) -> str:
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_correct_operator_is_not_flagged(name):
     assert not flagged(name, seed=0, examples=1)
+
+
+def test_every_law_is_tried_on_a_correct_operator():
+    claims = [OperatorClaims.of(said) for _, said in OPERATORS.values()]
+    assert [law.id for law in laws() if all(law.needs(said) for said in claims)] == []
 
 
 @pytest.mark.slow
