@@ -38,7 +38,7 @@ def correct(claims: dict[str, Any]) -> Any:
 OPERATORS["sdpa"] = (scaled_dot_product_attention, SDPA)
 
 
-@correct({**SDPA, "causal": "flag"})
+@correct({**SDPA, "causal": "flag", "signed_scale": True})
 def sdpa_math(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
     """Torch's own without a fused kernel."""
     with sdpa_kernel(SDPBackend.MATH):

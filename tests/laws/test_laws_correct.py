@@ -28,6 +28,14 @@ def test_every_law_is_tried_on_a_correct_operator():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["sdpa", "sdpa_math", "naive_finite_fill", "row_by_row"])
+def test_a_correct_operator_is_not_flagged_in_a_thorough_search(name):
+    operator, claims = OPERATORS[name]
+    report = attncheck.verify(operator, claims, examples=2, thorough=True, laws=["compiled"])
+    assert report.passed, str(report)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 21))
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_correct_operator_is_not_flagged_in_other_seeds(name, seed):

@@ -147,7 +147,8 @@ def test_without_specs_the_plugin_imports_nothing_else(tmp_path: Path) -> None:
     listing = "import pytest, sys; pytest.main(['--collect-only', '-q']); print(*sorted(n for n in sys.modules if 'attncheck' in n))"
     done = subprocess.run([sys.executable, "-c", listing], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     imported = [name for name in done.stdout.split() if name.startswith("attncheck")]
-    assert imported == ["attncheck", "attncheck.plugin", "attncheck.plugin.controller", "attncheck.plugin.state"]
+    own = ["attncheck.core", "attncheck.core.session", "attncheck.plugin", "attncheck.plugin.controller", "attncheck.plugin.state"]
+    assert imported == ["attncheck", *own]
 
 
 def test_a_property_may_be_called_almost_anything(project: Project) -> None:
