@@ -17,13 +17,19 @@ def run(name, *arguments):
     return module.main(*arguments)
 
 
-@pytest.mark.parametrize("name", ["falcon_attentions", "window_of_one", "longrope_cache", "granite_swa_weights", "moshi_window"])
+@pytest.mark.parametrize(
+    "name", ["falcon_attentions", "window_of_one", "longrope_cache", "granite_swa_weights", "moshi_window", "convbert_padding"]
+)
 def test_the_difference_is_no_rounding(name):
     assert run(name) > 1e-2
 
 
 def test_a_softcap_of_gemma3_changes_nothing():
     assert run("gemma3_softcap") == 0
+
+
+def test_bloom_raises_with_a_static_cache_and_a_mask():
+    assert "must match the existing size" in run("bloom_static_cache")
 
 
 def test_torch_gives_nan_for_a_scale_that_is_not_positive():

@@ -61,10 +61,20 @@ def _causal(subject: Subject) -> bool | None:
     if subject.kind == "pixels":
         return False
     declared = {bool(m.is_causal) for m in subject.model.modules() if isinstance(getattr(m, "is_causal", None), bool)}
-    if len(declared) == 1:
-        return declared.pop()
+    if declared == {True}:
+        return True
+    if declared == {False}:
+        # said of the kernel's flag alone, as by text encoders that bring a causal mask; of a masked language model it says what it means
+        return False if _masked(subject) else None
     generates = getattr(subject.model, "can_generate", None)
     return True if not declared and generates is not None and generates() else None
+
+
+def _masked(subject: Subject) -> bool:
+    """Whether masked language models are of this kind, which read in both directions."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    return getattr(subject.config, "model_type", None) in MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 
 def _offset(subject: Subject) -> bool:

@@ -95,7 +95,10 @@ def positions(trial: ModelTrial) -> None:
     trial = trial.but(pad="left", length=max(trial.example.length, 4))
     if "position_ids" not in trial.inputs:
         raise NotApplicable("the model takes no position_ids, or no mask")
-    trial.agree_everywhere(trial.run(without=("position_ids",)), trial.plain, "output without position_ids, against with them")
+    # angles of larger positions are rounded more coarsely, and every block works with them
+    further = 4 + max(trial.example.pads(row) for row in range(trial.example.batch)) / 4
+    found = trial.run(without=("position_ids",))
+    trial.agree(found.output, trial.plain.output, "output without position_ids, against with them", where=trial.real, scale=further)
 
 
 @model_law("finite", family="padding", needs=claims("padding"))

@@ -38,7 +38,7 @@ def shift(trial: ModelTrial) -> None:
                 trial.run(position_ids=places + step).output,
                 trial.plain.output,
                 f"output with positions moved by {step}",
-                scale=2 + step / 8,
+                scale=4 + step / 4,
                 then=f"moved = model(**inputs, position_ids=torch.arange({step}, {step} + ids.shape[1])[None])\n"
                 "print((moved[0] - out[0]).abs().max())",
             )
