@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attncheck.cli._examples import of_demand, of_law, of_observable
 from attncheck.core.fields import BOUND_WORDS
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ def explanation(known: Vocabulary, name: str) -> str:
         ("recipe", known.recipes),
     ):
         if name in entries:
-            found.append(_entry(noun, entries[name]))
+            entry = entries[name]
+            example = of_observable(entry) if noun == "observable" else of_demand(entry) if noun == "demand" else ""
+            found.append(_entry(noun, entry) + (f"\n\n{example}" if example else ""))
     if name in known.symbols:
         found.append(f"{name}: symbol of a bound\n\n{known.symbols[name]}")
     if not found and "-" in name:
@@ -73,7 +76,7 @@ def _law(name: str) -> list[str]:
     for entry in found:
         first = entry.needs(OperatorClaims())
         when = f"tried where claimed: without any claims, {first}" if first else "tried on every operator"
-        told.append(f"{entry.id}: law of operators, family {entry.family}\n\n{inspect.getdoc(entry.check)}\n\n{when}")
+        told.append(f"{entry.id}: law of operators, family {entry.family}\n\n{inspect.getdoc(entry.check)}\n\n{when}\n\n{of_law(entry.id)}")
     return told
 
 
@@ -86,7 +89,7 @@ def _model_law(name: str) -> list[str]:
     for entry in (entry for entry in model_laws() if entry.id == name):
         first = entry.needs(ModelClaims())
         when = f"tried where claimed: without any claims, {first}" if first else "tried on every model"
-        told.append(f"{entry.id}: law of models, family {entry.family}\n\n{inspect.getdoc(entry.check)}\n\n{when}")
+        told.append(f"{entry.id}: law of models, family {entry.family}\n\n{inspect.getdoc(entry.check)}\n\n{when}\n\n{of_law(entry.id)}")
     return told
 
 

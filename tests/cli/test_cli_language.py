@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 
 import attncheck
 from attncheck.cli import app, main
+from attncheck.cli._examples import of_demand, of_law, of_observable
 from attncheck.cli.explain import argument_lines, explanation
 from attncheck.cli.schema import DEFAULT, schema_text
 from attncheck.core.errors import AttncheckError
 from attncheck.core.expectation import EXPECTATIONS
 from attncheck.engine.vocabulary import vocabulary
+from attncheck.spec.loader import load
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / DEFAULT
@@ -59,6 +61,27 @@ def test_explain_tells_meaning_arguments_and_source() -> None:
         assert part in text
     assert "symbol of a bound" in run("explain", "uniform_norm")[1]
     assert "kind of input" in run("explain", "text")[1]
+
+
+def test_every_example_is_part_of_a_spec(tmp_path: Path) -> None:
+    known = vocabulary()
+    made = {name: of_observable(entry) for name, entry in known.observables.items()}
+    made |= {name: of_demand(entry) for name, entry in known.expectations.items()}
+    made |= {law: of_law(law) for law in ("masks-influence", "model-cache-stepwise")}
+    path = tmp_path / "x.attn.yaml"
+    for name, example in made.items():
+        assert example.startswith("example:\n  my-property:\n"), name
+        kind = "operator: sdpa, claims: {causal: flag}" if name == "masks-influence" else "config: {model_type: llama, tiny: true}"
+        inputs = "inputs:\n  words: {tokens: random, length: 512}"
+        path.write_text(f"attncheck: 1\nsubjects:\n  model: {{{kind}}}\n{inputs}\nexpect:{example.removeprefix('example:')}\n")
+        assert load(path, known, root=tmp_path).cases, name
+        code, text = run("explain", name)
+        assert code == 0
+        assert text.rstrip().endswith(example)
+
+
+def test_observables_are_listed() -> None:
+    assert run("observables")[1] == run("list", "observables")[1]
 
 
 def test_arguments_are_in_words() -> None:
