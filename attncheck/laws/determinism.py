@@ -38,11 +38,12 @@ def repeats(trial: Trial) -> None:
 
 @law("history", family="determinism", needs=claimed("deterministic=forward"), sweeps=True)
 def history(trial: Trial) -> None:
-    """Calls of other lengths, with gradients or without, leave no trace: the same call gives the same bits afterwards."""
+    """Calls of other lengths, with gradients if those are claimed, leave no trace: the same call gives the same bits afterwards."""
     first = trial.call()
     for queries in (2 * trial.example.queries + 70, 1):
         other = trial.but(queries=queries, keys=queries if trial.example.queries == trial.example.keys else trial.example.keys)
-        other.call(*(tensor.detach().clone().requires_grad_() for tensor in (other.query, other.key, other.value)))
+        recorded = bool(trial.claims.differentiable)
+        other.call(*(tensor.detach().clone().requires_grad_(recorded) for tensor in (other.query, other.key, other.value)))
     again = trial.call()
     different = (first != again) & ~(first.isnan() & again.isnan())
     if bool(different.any()):

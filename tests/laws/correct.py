@@ -302,4 +302,79 @@ def linear_recurrence(query: Tensor, key: Tensor, value: Tensor, decay: Tensor |
     return torch.cat(outputs, -2)
 
 
+# --- what was reported as a bug and is none: a documented choice, or a promise that nobody made ------------------------------------
+
+
+@correct({**SOFTMAX, "mask": None})
+def heads_by_remainder(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    """Query head h reads key head h mod H_kv; grouping in order is not claimed."""
+    times = query.shape[1] // key.shape[1]
+    return scaled_dot_product_attention(query, key.repeat(1, times, 1, 1), value.repeat(1, times, 1, 1), **options)
+
+
+class _Unsteady(torch.autograd.Function):
+    """The identity, whose gradient is summed in another order at every call, as by atomic additions."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * (1 + torch.finfo(gradient.dtype).eps * torch.randint(-1, 2, gradient.shape))
+
+
+@correct({**SOFTMAX, "mask": None})
+def backward_that_differs(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    """Gradients of the queries repeat to rounding alone; only the forward is claimed to repeat bit by bit."""
+    return scaled_dot_product_attention(_Unsteady.apply(query), key, value, **options)
+
+
+@correct({**SOFTMAX, "mask": None, "alignment": None})
+def another_kernel_from_nine_queries(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False, scale: float | None = None
+) -> Tensor:
+    """Sums in another order from nine queries on: a step of rounding, and no promise of the same bits at any size."""
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+    weights = scores.softmax(-1)
+    if query.shape[-2] < 9:
+        return weights @ value
+    half = (value.shape[-2] + 1) // 2
+    return weights[..., half:] @ value[..., half:, :] + weights[..., :half] @ value[..., :half, :]
+
+
+@correct({**SOFTMAX, "returns": "output+weights", "empty_rows": "zero", "dropout": "weights_rescaled"})
+class DroppedWeightsKernel(Kernel):
+    """Under dropout the returned weights are those that were applied, rescaled, so that rows may sum to more than 1."""
+
+    def dropped(self, weights: Tensor, p: float) -> Tensor:
+        self.applied = super().dropped(weights, p)
+        return self.applied
+
+    def told(self, weights: Tensor) -> Tensor:
+        return self.applied
+
+
+@correct({**SOFTMAX, "mask": None, "rotary": "half", "positional": "relative"})
+def halves_turned_as_neighbours(query: Tensor, key: Tensor, value: Tensor, position_ids: Tensor | None = None, **options: Any) -> Tensor:
+    """Channels i and i + d/2 are brought beside each other in query and key alike, and turned as neighbours are."""
+    order = torch.arange(query.shape[-1]).view(2, -1).T.flatten()
+    return rotary_by_complex_numbers(query[..., order], key[..., order], value, position_ids, **options)
+
+
+@correct({**SOFTMAX, "mask": None, "alignment": None, "dtypes": None, "differentiable": None})
+def flex(query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False, scale: float | None = None) -> Tensor:
+    """flex_attention, not compiled, with causality as a change of scores."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def later(score: Tensor, batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return torch.where(q >= k, score, -math.inf)
+
+    found = flex_attention(query, key, value, score_mod=later if is_causal else None, scale=scale)
+    assert isinstance(found, Tensor)
+    return found
+
+
 OPERATORS.update({kind.__name__: (kind(), kind.claims) for kind in KINDS})

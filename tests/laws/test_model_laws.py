@@ -126,6 +126,34 @@ def test_what_is_not_claimed_is_named_and_a_battery_of_nothing_is_loud():
     assert "HARDLY ANYTHING WAS TESTED" in str(report)
 
 
+class PadsSeeEachOther(torch.nn.Module):
+    """Padded tokens attend to padded ones, real tokens to real ones: a choice that no real token notices."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.project = torch.nn.Embedding(64, 24), torch.nn.Linear(24, 72)
+        self.out = torch.nn.Linear(24, 24)
+
+    def get_input_embeddings(self):
+        return self.embed
+
+    def forward(self, input_ids, attention_mask=None):
+        hidden = self.embed(input_ids)
+        q, k, v = (part.unflatten(-1, (6, 4)).transpose(1, 2) for part in self.project(hidden).chunk(3, -1))
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        seen = mask[:, None, :, None] == mask[:, None, None, :]
+        made = torch.nn.functional.scaled_dot_product_attention(q * 6, k, v, attn_mask=seen)
+        return hidden + self.out(made.transpose(1, 2).flatten(2))
+
+
+def test_pads_that_see_each_other_are_no_fault():
+    claims = {"causal": False, "padding": ["left", "right"], "batch": True, "positional": "none", "deterministic": ["forward"]}
+    report = attncheck.verify_model(PadsSeeEachOther().eval(), claims, examples=2)
+    assert report.passed, str(report)
+    assert "model-padding-none" in report.ran
+
+
 def test_an_exception_is_told_with_its_reason():
     given = {**DECODER, "packing": True, "exceptions": {"model-packing-default": "a cache is asked for by default"}}
     report = attncheck.verify_model(zoo.build("llama"), given, laws=["model-packing-default"], examples=0)
