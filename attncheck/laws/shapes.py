@@ -18,6 +18,19 @@ def lengths(trial: Trial) -> None:
         small.agree(small.output, small.expected.output, small.tolerance(), f"output at {queries} queries and {small.example.keys} keys")
 
 
+@law("long", family="shapes", needs=claimed("normalised"), sweeps=True)
+def long(trial: Trial) -> None:
+    """In inputs of 513 and 1,025 tokens too, a normalised attention gives the value that all keys share, in each row that sees one."""
+    import torch
+
+    for tokens in (513, 1025):
+        sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "width": 4, "value_width": 2, "mask": "none", "bias": False, "sinks": False}
+        changed = trial.but(queries=tokens, keys=tokens, layout="contiguous", magnitude=1.0, **sizes)
+        found = changed.call(value=torch.full_like(changed.value, 1 / 3))
+        limit = changed.tolerance(0.0, torch.ones_like(changed.value))
+        changed.agree(found, torch.full_like(found, 1 / 3), limit, f"output of {tokens} tokens with equal values")
+
+
 @law("widths", family="shapes", needs=claimed("reference"), sweeps=True)
 def widths(trial: Trial) -> None:
     """Odd head sizes, values wider or narrower than keys, and 1, 3 and 7 heads give what the formula gives."""

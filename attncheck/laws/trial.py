@@ -61,9 +61,9 @@ class Trial:
         """What the operator gives back; raising under its own claims is a violation."""
         try:
             return self.operator(query, key, value, **options)
-        except (LawViolation, NotApplicable, MemoryError):
+        except (LawViolation, NotApplicable, MemoryError, KeyboardInterrupt):
             raise
-        except Exception as problem:
+        except BaseException as problem:  # sys.exit() too: it would end the tests and not the search
             text = (str(problem).splitlines() or [""])[0][:200]
             raise LawViolation(f"the operator raised {type(problem).__name__}: {text}", "print(out)") from problem
 

@@ -364,7 +364,6 @@ def halves_turned_as_neighbours(query: Tensor, key: Tensor, value: Tensor, posit
     return rotary_by_complex_numbers(query[..., order], key[..., order], value, position_ids, **options)
 
 
-@correct({**SOFTMAX, "mask": None, "alignment": None, "dtypes": None, "differentiable": None})
 def flex(query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False, scale: float | None = None) -> Tensor:
     """flex_attention, not compiled, with causality as a change of scores."""
     from torch.nn.attention.flex_attention import flex_attention
@@ -377,4 +376,5 @@ def flex(query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False, sca
     return found
 
 
+SLOW = {"flex": (flex, {**SOFTMAX, "mask": None, "alignment": None, "differentiable": None})}
 OPERATORS.update({kind.__name__: (kind(), kind.claims) for kind in KINDS})

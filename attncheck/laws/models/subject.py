@@ -299,9 +299,9 @@ class Subject:
         try:
             with torch.set_grad_enabled(gradients):
                 result = target(**inputs)
-        except (LawViolation, NotApplicable, MemoryError):
+        except (LawViolation, NotApplicable, MemoryError, KeyboardInterrupt):
             raise
-        except Exception as problem:
+        except BaseException as problem:  # sys.exit() too: it would end the tests and not the search
             if exact:
                 raise NotApplicable(f"the model does not run in float64: {raised(problem)[:200]}") from problem
             raise LawViolation(f"the model raised {raised(problem)[:300]}", "print(out)") from problem
