@@ -126,6 +126,20 @@ def test_what_is_not_claimed_is_named_and_a_battery_of_nothing_is_loud():
     assert "HARDLY ANYTHING WAS TESTED" in str(report)
 
 
+class NoSeventeen(transformers.LlamaForCausalLM):
+    def forward(self, input_ids=None, **rest):
+        if input_ids is not None and input_ids.shape[1] == 17:
+            raise RuntimeError("no seventeen tokens")
+        return super().forward(input_ids=input_ids, **rest)
+
+
+def test_what_raises_is_told_by_one_law():
+    model = zoo.build("llama")
+    model.__class__ = NoSeventeen
+    report = attncheck.verify_model(model, DECODER, laws=["model-history", "model-batch"], examples=0)
+    assert [message.count("no seventeen tokens") for _, message, _ in report.violations] == [1]
+
+
 class PadsSeeEachOther(torch.nn.Module):
     """Padded tokens attend to padded ones, real tokens to real ones: a choice that no real token notices."""
 

@@ -107,9 +107,13 @@ def _held(law: ModelLaw, subject: Subject, claims: ModelClaims, examples: list[M
         except (MemoryError, MeasurementError):
             raise
         except LawViolation as violation:
-            smallest, told = _smallest(law, subject, claims, example, (trail[-1], violation), end)
-            script = reproducer(subject, smallest, told.then)
-            return Outcome(law, count + 1, Found(str(told), smallest, script, told.picture and drawn_of(told.picture)))
+            told = subject.cache.setdefault(("raised", str(violation)), law.id)
+            if violation.__cause__ is not None and told != law.id:
+                reason = reason or f"the model raises as under {told}"
+                continue
+            smallest, found = _smallest(law, subject, claims, example, (trail[-1], violation), end)
+            script = reproducer(subject, smallest, found.then)
+            return Outcome(law, count + 1, Found(str(found), smallest, script, found.picture and drawn_of(found.picture)))
         except Exception as problem:  # outputs of a shape that nobody foresaw must not cost the other laws their say
             reason = reason or f"it could not be tried: {raised(problem)[:300]}"
             continue

@@ -25,6 +25,10 @@ def _between(name: str) -> bool:
     return name in OUTPUTS or name[:2] in ("q_", "k_") or name.startswith(("query", "key", "rotary")) or name == "v_proj"
 
 
+def _learns(part: Any) -> bool:
+    return any(True for _ in part.parameters())
+
+
 @model_law("attentions", family="extras", needs=_asked)
 def attentions(trial: ModelTrial) -> None:
     """Asking for attentions changes nothing, and they come where they are claimed."""
@@ -86,7 +90,8 @@ def weights_output(trial: ModelTrial) -> None:
         for module in trial.subject.model.modules():
             value, output = getattr(module, "v_proj", None), next((getattr(module, n) for n in OUTPUTS if hasattr(module, n)), None)
             if isinstance(value, torch.nn.Linear) and isinstance(output, torch.nn.Linear):
-                others = [name for name, part in module.named_children() if not _between(name) and any(True for _ in part.parameters())]
+                others = [name for name, part in module.named_children() if not _between(name) and ("norm" in name or _learns(part))]
+                others += [name for name, _ in module.named_parameters(recurse=False) if name != "sinks"]
                 query = getattr(module, "q_proj", None)
                 if isinstance(query, torch.nn.Linear) and query.out_features != output.in_features:
                     others.append("a gate within q_proj")
